@@ -1,0 +1,2 @@
+//! Evidence to verdict to report.
+#![deny(unsafe_code)]

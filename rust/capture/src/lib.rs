@@ -1,0 +1,1 @@
+//! The normal-context half of capture.

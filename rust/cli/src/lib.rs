@@ -1,0 +1,2 @@
+//! The firstfault command line.
+#![deny(unsafe_code)]

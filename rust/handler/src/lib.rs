@@ -1,0 +1,2 @@
+//! What runs at signal time, and its installation.
+#![no_std]

@@ -1,1 +1,14 @@
-//! The Python extension module `firstfault._native`.
+//! The Python extension module `firstfault._native`: conversions only.
+
+mod capture;
+mod error;
+mod reading;
+
+/// The Rust core of firstfault.
+#[pyo3::pymodule]
+mod _native {
+    #[pymodule_export]
+    use crate::capture::{activate, clock, commit, identity, replace};
+    #[pymodule_export]
+    use crate::reading::{is_collateral, run_cli, signal_name};
+}

@@ -1,1 +1,17 @@
-//! The normal-context half of capture.
+//! The normal-context half of capture: who this process is, where its records go, and what the handler is told.
+//!
+//! The handler itself (`firstfault-handler`) knows no environment variables, formats no identity and allocates
+//! nothing; all of that is prepared here, once, while the process is well.
+#![deny(unsafe_code)]
+
+mod activate;
+pub mod identity;
+mod record;
+mod redact;
+mod target;
+
+pub use activate::{Activation, activate, identity};
+pub use firstfault_handler::commit::Strength;
+pub use firstfault_handler::context::Clock;
+pub use record::{commit, replace};
+pub use target::NamedError;

@@ -1,0 +1,112 @@
+//! What runs in a worker: activation, identity, and the one writer.
+
+use std::path::PathBuf;
+
+use firstfault_capture as capture;
+use firstfault_capture::{Clock, Strength};
+use firstfault_format::env;
+use pyo3::prelude::*;
+
+use crate::error::Result;
+
+/// Make this process one whose death leaves a file.
+///
+/// Can be called again: a changed error file or entry point takes effect. Sets `FIRSTFAULT_CLAIM` in `os.environ`, by
+/// which a child knows that the error file is not its own.
+///
+/// Args:
+///     error_file: Where torchelastic wants the error file; None, an empty name or a device means "no file".
+///     entrypoint: The qualified name of the decorated function, if known.
+///     argv: The command line to record; secrets in it are replaced.
+///
+/// Raises:
+///     OSError: A target's directory could not be made. All else is in force then.
+#[pyfunction]
+#[pyo3(signature = (*, error_file, entrypoint, argv))]
+pub(crate) fn activate(
+    py: Python<'_>,
+    error_file: Option<PathBuf>,
+    entrypoint: Option<&str>,
+    argv: Vec<String>,
+) -> Result<()> {
+    let activation = capture::activate(error_file.as_deref(), &argv, entrypoint)?;
+    if let Some(claim) = activation.claim {
+        py.import("os")?
+            .getattr("environ")?
+            .set_item(env::CLAIM, claim)?;
+    }
+    Ok(())
+}
+
+/// Return who this process is, as a JSON object with the keys `host`, `process` and `rank`.
+#[pyfunction]
+pub(crate) fn identity() -> String {
+    capture::identity().to_json()
+}
+
+/// Return the time of now: `(time_ns, monotonic_ns, max_error_us, synchronized)`.
+///
+/// Nanoseconds since the Unix epoch, nanoseconds since boot, and the kernel's own bound of its clock's error in
+/// microseconds, None where the kernel will not say.
+///
+/// Source: clock_gettime(2), adjtimex(2).
+#[pyfunction]
+pub(crate) fn clock() -> (u64, u64, Option<u64>, Option<bool>) {
+    let now = Clock::now();
+    let error = now.error;
+    (
+        now.time_ns,
+        now.monotonic_ns,
+        error.map(|error| error.max_error_us),
+        error.map(|error| error.synchronized),
+    )
+}
+
+/// Write a finished record to every target of this process, whole or not at all.
+///
+/// The first final record keeps the error file; what loses goes beside it as `<stem>.<pid>.json`. A provisional record
+/// is replaced by a final one. An empty file, or one older than this process, is replaced and kept beside.
+///
+/// Args:
+///     error_file: Where torchelastic wants the error file; None, an empty name or a device means "no file".
+///     record: A whole error file.
+///     compact: Its form of at most 4,000 bytes, for a target that can only be written in place.
+///     final: Whether the process is leaving because of this failure.
+///     copy: Whether `<stem>.firstfault.json` is written too, because an outer recorder may overwrite the first.
+///
+/// Returns:
+///     The path of the record at the first target that took it, None where there is no target.
+///
+/// Raises:
+///     OSError: A target could not be written; all were tried.
+#[pyfunction]
+#[pyo3(signature = (error_file, record, compact, *, r#final, copy))]
+pub(crate) fn commit(
+    error_file: Option<PathBuf>,
+    record: &[u8],
+    compact: &[u8],
+    r#final: bool,
+    copy: bool,
+) -> Result<Option<PathBuf>> {
+    let strength = if r#final {
+        Strength::Final
+    } else {
+        Strength::Provisional
+    };
+    Ok(capture::commit(
+        error_file.as_deref(),
+        record,
+        compact,
+        strength,
+        copy,
+    )?)
+}
+
+/// Replace a file by these bytes, whatever was there; a mount point is written in place.
+///
+/// Raises:
+///     OSError: The file could not be written.
+#[pyfunction]
+pub(crate) fn replace(path: PathBuf, content: &[u8]) -> Result<()> {
+    Ok(capture::replace(&path, content)?)
+}

@@ -1,0 +1,58 @@
+//! Errors of the crates as Python exceptions.
+
+use std::io;
+
+use firstfault_capture::NamedError;
+use pyo3::exceptions::PyOSError;
+use pyo3::prelude::*;
+
+/// An error on its way to Python.
+pub(crate) enum Error {
+    /// What Python itself raised.
+    Python(PyErr),
+    /// The operating system's, to become `OSError(errno, strerror, filename)`.
+    Io(io::Error),
+}
+
+/// The result of every binding function that can fail.
+pub(crate) type Result<T> = std::result::Result<T, Error>;
+
+impl From<io::Error> for Error {
+    fn from(error: io::Error) -> Self {
+        Self::Io(error)
+    }
+}
+
+impl From<PyErr> for Error {
+    fn from(error: PyErr) -> Self {
+        Self::Python(error)
+    }
+}
+
+impl From<Error> for PyErr {
+    fn from(error: Error) -> Self {
+        let error = match error {
+            Error::Python(error) => return error,
+            Error::Io(error) => error,
+        };
+        let named = error
+            .get_ref()
+            .and_then(|source| source.downcast_ref::<NamedError>());
+        match named {
+            Some(NamedError {
+                errno: Some(errno),
+                path,
+            }) => {
+                let reason = io::Error::from_raw_os_error(*errno).to_string();
+                // Rust appends the number that OSError shows on its own.
+                let reason = reason
+                    .split(" (os error")
+                    .next()
+                    .unwrap_or_default()
+                    .to_owned();
+                PyOSError::new_err((*errno, reason, path.clone()))
+            }
+            _ => error.into(),
+        }
+    }
+}

@@ -1,0 +1,361 @@
+//! Where this process's records go: torchelastic's error file, the archive directory, or a child's own files.
+
+use std::ffi::{CStr, CString};
+use std::fs;
+use std::io;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::FileTypeExt;
+use std::path::{Path, PathBuf};
+
+use firstfault_format::{env, files};
+use firstfault_handler::commit::Place;
+
+use crate::identity::{self, Identity};
+
+/// A process that writes records for a rank, as `FIRSTFAULT_CLAIM` hands it to its children.
+///
+/// Whoever inherits the claim on the same error file and rank is a child and never writes the rank's own file; a
+/// process with another error file or rank is a rank of its own, as a launcher's trainers are.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Claim {
+    pid: i32,
+    start_ticks: u64,
+    rank: String,
+    error_file: String,
+}
+
+impl Claim {
+    /// Returns the claim that this process would make.
+    pub(crate) fn own(error_file: Option<&Path>) -> Self {
+        Self {
+            pid: nix::unistd::getpid().as_raw(),
+            start_ticks: identity::start_ticks(Path::new("/proc/self/stat")).unwrap_or(0),
+            rank: std::env::var("RANK").unwrap_or_default().trim().to_owned(),
+            error_file: error_file
+                .map(|path| path.to_string_lossy().into_owned())
+                .unwrap_or_default(),
+        }
+    }
+
+    /// Returns the claim as the environment holds it.
+    pub(crate) fn format(&self) -> String {
+        let rank = if self.rank.is_empty() {
+            "-"
+        } else {
+            &self.rank
+        };
+        format!(
+            "{} {} {} {}",
+            self.pid, self.start_ticks, rank, self.error_file
+        )
+    }
+
+    fn parse(text: &str) -> Option<Self> {
+        let mut parts = text.splitn(4, ' ');
+        Some(Self {
+            pid: parts.next()?.parse().ok()?,
+            start_ticks: parts.next()?.parse().ok()?,
+            rank: match parts.next()? {
+                "-" => String::new(),
+                rank => rank.to_owned(),
+            },
+            error_file: parts.next()?.to_owned(),
+        })
+    }
+
+    /// Returns the ID of the process whose claim this one inherited, or `None` where it stands for itself.
+    pub(crate) fn inherited_from(&self, inherited: Option<&str>) -> Option<i32> {
+        let inherited = Claim::parse(inherited?)?;
+        let itself = inherited.pid == self.pid && inherited.start_ticks == self.start_ticks;
+        let same_rank = inherited.rank == self.rank && inherited.error_file == self.error_file;
+        (!itself && same_rank).then_some(inherited.pid)
+    }
+}
+
+/// The paths of one place.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Target {
+    /// The error file.
+    pub(crate) error: PathBuf,
+    /// The error file without `.json`.
+    pub(crate) stem: PathBuf,
+}
+
+impl Target {
+    /// Returns a target at exactly this path.
+    pub(crate) fn at(error: &Path) -> io::Result<Self> {
+        Self::new(error, None)
+    }
+
+    /// Returns a target for an error file, for the process itself or for a child of `parent`.
+    fn new(error: &Path, parent: Option<i32>) -> io::Result<Self> {
+        let error = std::path::absolute(error)?;
+        let stem = stem_of(&error);
+        Ok(match parent {
+            None => Self { error, stem },
+            Some(parent) => {
+                let own = format!(".{parent}{}{}", files::CHILD, nix::unistd::getpid());
+                let stem = append(&stem, &own);
+                Self {
+                    error: append(&stem, files::ERROR),
+                    stem,
+                }
+            }
+        })
+    }
+
+    /// Returns the path of a file of this target.
+    pub(crate) fn beside(&self, suffix: &str) -> PathBuf {
+        append(&self.stem, suffix)
+    }
+
+    /// Returns a place that lives as long as the process: the handler may need it at any time.
+    pub(crate) fn leak(&self) -> io::Result<&'static Place<'static>> {
+        let directory = self.error.parent().unwrap_or(Path::new("/"));
+        Ok(Box::leak(Box::new(Place::new(
+            leak(&self.error)?,
+            leak(&self.stem)?,
+            leak(directory)?,
+        ))))
+    }
+}
+
+/// Returns the targets of this process: torchelastic's error file, then the archive.
+///
+/// A directory that cannot be made costs only its own target: the error comes beside what is left.
+pub(crate) fn targets(
+    error_file: Option<&Path>,
+    directory: Option<&Path>,
+    identity: &Identity,
+    parent: Option<i32>,
+) -> (Vec<Target>, Option<io::Error>) {
+    let mut targets = Vec::new();
+    let mut failed = None;
+    for target in [
+        error_file.map(|path| Target::new(path, parent)),
+        directory.map(|path| Target::new(&archive_path(path, identity, parent)?, parent)),
+    ]
+    .into_iter()
+    .flatten()
+    {
+        match target {
+            Ok(target) => targets.push(target),
+            Err(error) => failed = Some(error),
+        }
+    }
+    (targets, failed)
+}
+
+/// Returns the error file that torchelastic asks for, or `None` where its variable means "no file".
+///
+/// torchrun sets it to `/dev/null` or to nothing when it keeps no logs; a device or a pipe holds no record either.
+pub(crate) fn usable(error_file: &Path) -> Option<&Path> {
+    if error_file.as_os_str().is_empty() {
+        return None;
+    }
+    match fs::metadata(error_file) {
+        Ok(metadata) => {
+            let kind = metadata.file_type();
+            let is_stream = kind.is_char_device()
+                || kind.is_block_device()
+                || kind.is_fifo()
+                || kind.is_socket();
+            (!is_stream).then_some(error_file)
+        }
+        Err(_) => Some(error_file),
+    }
+}
+
+/// Returns the archive directory that the environment names.
+pub(crate) fn archive_directory() -> Option<PathBuf> {
+    std::env::var_os(env::DIRECTORY)
+        .filter(|value| !value.is_empty())
+        .map(PathBuf::from)
+}
+
+/// `<dir>/<run_id>/attempt_<n>/rank_<r>.<host>.<pid>.json`; without a rank or a run the names say so.
+fn archive_path(directory: &Path, identity: &Identity, parent: Option<i32>) -> io::Result<PathBuf> {
+    let rank = &identity.rank;
+    let mut path = std::path::absolute(directory)?;
+    path.push(
+        rank.run_id
+            .as_deref()
+            .map_or_else(|| "no_run".to_owned(), sanitized),
+    );
+    path.push(format!("attempt_{}", rank.attempt.unwrap_or(0)));
+    fs::create_dir_all(&path).map_err(|error| named(&error, &path))?;
+    let host = sanitized(&identity.host.name);
+    // A child's files stand beside its parent's.
+    let pid = parent.unwrap_or(identity.process.pid);
+    path.push(match rank.rank {
+        Some(rank) => format!("rank_{rank}.{host}.{pid}{}", files::ERROR),
+        None => format!("no_rank.{host}.{pid}{}", files::ERROR),
+    });
+    Ok(path)
+}
+
+/// The same error, with the path that it is about.
+pub(crate) fn named(error: &io::Error, path: &Path) -> io::Error {
+    io::Error::new(
+        error.kind(),
+        NamedError {
+            errno: error.raw_os_error(),
+            path: path.to_owned(),
+        },
+    )
+}
+
+/// An operating-system error and its path, so that a caller can say both.
+#[derive(Debug)]
+pub struct NamedError {
+    /// The errno, where the operating system gave one.
+    pub errno: Option<i32>,
+    /// The file or directory.
+    pub path: PathBuf,
+}
+
+impl std::fmt::Display for NamedError {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let reason = self.errno.map_or_else(
+            || "failed".to_owned(),
+            |errno| io::Error::from_raw_os_error(errno).to_string(),
+        );
+        write!(formatter, "{}: {reason}", self.path.display())
+    }
+}
+
+impl std::error::Error for NamedError {}
+
+/// A name that is one harmless path component on every file system.
+fn sanitized(name: &str) -> String {
+    let clean: String = name
+        .chars()
+        .take(128)
+        .map(|character| match character {
+            'a'..='z' | 'A'..='Z' | '0'..='9' | '-' | '_' | '.' => character,
+            _ => '_',
+        })
+        .collect();
+    // "." and ".." are directories, a leading dot hides.
+    if clean.is_empty() || clean.starts_with('.') {
+        format!("_{clean}")
+    } else {
+        clean
+    }
+}
+
+fn stem_of(error: &Path) -> PathBuf {
+    let bytes = error.as_os_str().as_bytes();
+    let stem = bytes.strip_suffix(files::ERROR.as_bytes()).unwrap_or(bytes);
+    PathBuf::from(std::ffi::OsString::from_vec(stem.to_vec()))
+}
+
+fn append(path: &Path, suffix: &str) -> PathBuf {
+    let mut whole = path.as_os_str().to_owned();
+    whole.push(suffix);
+    PathBuf::from(whole)
+}
+
+fn leak(path: &Path) -> io::Result<&'static CStr> {
+    let path = CString::new(path.as_os_str().as_bytes())?;
+    Ok(Box::leak(path.into_boxed_c_str()))
+}
+
+/// Removes what a writer that was killed between two steps left beside this error file.
+pub(crate) fn sweep(target: &Target) {
+    let (Some(directory), Some(name)) = (target.error.parent(), target.error.file_name()) else {
+        return;
+    };
+    for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
+        let file = entry.file_name();
+        let writer = file
+            .as_bytes()
+            .strip_prefix(name.as_bytes())
+            .and_then(|rest| rest.strip_prefix(b"."))
+            .and_then(|rest| rest.strip_suffix(files::TEMPORARY.as_bytes()))
+            .and_then(|ids| {
+                str::from_utf8(ids)
+                    .ok()?
+                    .split('.')
+                    .next()?
+                    .parse::<u32>()
+                    .ok()
+            });
+        if let Some(pid) = writer
+            && !Path::new("/proc").join(pid.to_string()).exists()
+        {
+            let _ = fs::remove_file(entry.path());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_claim_makes_children_of_those_that_inherit_it() {
+        let parent = Claim {
+            pid: 1,
+            start_ticks: 7,
+            rank: "0".to_owned(),
+            error_file: "/a b/error.json".to_owned(),
+        };
+        let text = parent.format();
+        assert_eq!(Claim::parse(&text).as_ref(), Some(&parent));
+        assert_eq!(
+            parent.inherited_from(Some(&text)),
+            None,
+            "a process that replaced itself by exec is itself"
+        );
+        let child = Claim {
+            pid: 2,
+            ..parent.clone()
+        };
+        assert_eq!(child.inherited_from(Some(&text)), Some(1));
+        let trainer = Claim {
+            pid: 2,
+            error_file: "/c".to_owned(),
+            ..parent.clone()
+        };
+        assert_eq!(
+            trainer.inherited_from(Some(&text)),
+            None,
+            "another error file is another rank"
+        );
+        let ranked = Claim {
+            pid: 2,
+            rank: "1".to_owned(),
+            ..parent.clone()
+        };
+        assert_eq!(ranked.inherited_from(Some(&text)), None);
+        let reused = Claim {
+            start_ticks: 9,
+            ..parent.clone()
+        };
+        assert_eq!(
+            reused.inherited_from(Some(&text)),
+            Some(1),
+            "the same pid later is another process"
+        );
+        assert_eq!(parent.inherited_from(Some("nonsense")), None);
+    }
+
+    #[test]
+    fn run_ids_become_one_harmless_component() {
+        assert_eq!(sanitized("../../etc"), "_.._.._etc");
+        assert_eq!(sanitized(""), "_");
+        assert_eq!(sanitized("job-7.a"), "job-7.a");
+        assert_eq!(sanitized("a/b c"), "a_b_c");
+    }
+
+    #[test]
+    fn variables_that_mean_no_file() {
+        assert_eq!(usable(Path::new("")), None);
+        assert_eq!(usable(Path::new("/dev/null")), None);
+        assert_eq!(
+            usable(Path::new("/nowhere/error.json")),
+            Some(Path::new("/nowhere/error.json"))
+        );
+    }
+}

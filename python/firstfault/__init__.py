@@ -1,0 +1,57 @@
+"""When one of a thousand PyTorch ranks dies, says which one, why, with what evidence.
+
+A drop-in for ``torch.distributed.elastic.multiprocessing.errors``::
+
+    from firstfault import record
+
+    @record
+    def main() -> None: ...
+
+The names below are loaded when they are first used, so that importing the package costs
+next to nothing. They are looked up anew each time, so replacing one
+(``firstfault.get_error_handler = ...``) takes effect at the next use.
+"""
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from firstfault._error_handler import (
+        ErrorHandler,
+        get_error_handler,
+        set_error_handler,
+    )
+    from firstfault._errors import FirstfaultError, MissingMessageError
+    from firstfault._failures import ChildFailedError, ProcessFailure
+    from firstfault._record import record
+
+__all__ = [
+    "ChildFailedError",
+    "ErrorHandler",
+    "FirstfaultError",
+    "MissingMessageError",
+    "ProcessFailure",
+    "get_error_handler",
+    "record",
+    "set_error_handler",
+]
+
+_HOMES = {
+    "ChildFailedError": "_failures",
+    "ErrorHandler": "_error_handler",
+    "FirstfaultError": "_errors",
+    "MissingMessageError": "_errors",
+    "ProcessFailure": "_failures",
+    "get_error_handler": "_error_handler",
+    "record": "_record",
+    "set_error_handler": "_error_handler",
+}
+
+
+def __getattr__(name: str) -> object:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(__import__(f"{__name__}.{home}", fromlist=(name,)), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -65,11 +65,11 @@ def exit_status(e: SystemExit) -> int:
 
 
 def chain_of(e: BaseException) -> tuple[list[tuple[BaseException, str]], int]:
-    """Return what led to an exception, deepest cause first, and how many were left out.
+    """Return what led to an exception, nearest first, and how many were left out.
 
-    Each comes with how it led to the next: ``cause`` (``raise … from``) or ``context``
-    (raised while it was handled, and not suppressed). Where there are more than 16, the
-    eight deepest and the eight nearest are kept.
+    Each comes with how it led to the one before: ``cause`` (``raise … from``) or
+    ``context`` (raised while it was handled, and not suppressed). The last is the first
+    that was raised. Where there are more than 16, eight at either end are kept.
     """
     chain: list[tuple[BaseException, str]] = []
     seen = {id(e)}
@@ -86,7 +86,6 @@ def chain_of(e: BaseException) -> tuple[list[tuple[BaseException, str]], int]:
         seen.add(id(earlier))
         chain.append((earlier, relation))
         current = earlier
-    chain.reverse()
     excess = len(chain) - CHAIN_ENTRIES
     if excess > 0:
         chain[CHAIN_ENTRIES // 2 : -CHAIN_ENTRIES // 2] = []
@@ -122,7 +121,7 @@ def is_collateral(
 
     A group is collateral where all its leaves are. `judge` is asked about each text.
     """
-    deepest = chain[0][0] if chain else e
+    deepest = chain[-1][0] if chain else e
     leaves, _ = leaves_of(deepest)
     return all(
         judge(cut(headline(leaf), PART_BYTES)[0]) for leaf in leaves or [deepest]

@@ -1,0 +1,123 @@
+"""What all tests share: programs that run, end and leave files, and the schema of those."""
+
+import functools
+import importlib.resources
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+
+PROGRAMS = Path(__file__).parent / "programs"
+
+# Variables that would make a test depend on who runs it.
+FOREIGN = ("FIRSTFAULT_", "TORCHELASTIC_", "RANK", "LOCAL_RANK", "WORLD_SIZE", "GROUP_")
+
+
+def clean_environment(**more: str | None) -> dict[str, str]:
+    """Return this process's environment without a job's variables, and with these."""
+    environment = {
+        key: value for key, value in os.environ.items() if not key.startswith(FOREIGN)
+    }
+    environment |= {key: value for key, value in more.items() if value is not None}
+    return environment
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a program ended and what it left in its directory."""
+
+    status: int
+    stdout: str
+    stderr: str
+    directory: Path
+
+    @property
+    def files(self) -> list[str]:
+        """The names of the files left, without black boxes."""
+        return sorted(
+            path.name for path in self.directory.iterdir() if path.suffix != ".box"
+        )
+
+    def record(self, name: str = "error.json") -> dict[str, Any]:
+        """Return a record that was left, checked against the schema."""
+        return read_record(self.directory / name)
+
+
+Run = Callable[..., Ended]
+
+
+@pytest.fixture(autouse=True)
+def _no_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    for key in list(os.environ):
+        if key.startswith(FOREIGN):
+            monkeypatch.delenv(key)
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    """An empty directory for error files."""
+    path = tmp_path / "errors"
+    path.mkdir()
+    return path
+
+
+@pytest.fixture
+def error_file(directory: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The error file of this process, as torchelastic would name it."""
+    path = directory / "error.json"
+    monkeypatch.setenv("TORCHELASTIC_ERROR_FILE", str(path))
+    return path
+
+
+@pytest.fixture
+def run(tmp_path: Path, directory: Path) -> Run:
+    """Run a program: its source, or the path of one, and what surrounds it."""
+
+    def run(
+        program: str | Path,
+        *arguments: str,
+        env: Mapping[str, str | None] | None = None,
+        flags: tuple[str, ...] = (),
+        prefix: tuple[str, ...] = (),
+        timeout: float = 60,
+    ) -> Ended:
+        if isinstance(program, str):
+            path = tmp_path / "program.py"
+            path.write_text(program)
+        else:
+            path = program
+        default = {"TORCHELASTIC_ERROR_FILE": str(directory / "error.json")}
+        done = subprocess.run(
+            [*prefix, sys.executable, *flags, str(path), *arguments],
+            env=clean_environment(**{**default, **(env or {})}),
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            errors="surrogateescape",
+            timeout=timeout,
+            check=False,
+        )
+        return Ended(done.returncode, done.stdout, done.stderr, directory)
+
+    return run
+
+
+@functools.cache
+def error_file_validator() -> jsonschema.Draft202012Validator:
+    """Return the validator of the schema that the package ships."""
+    schema = importlib.resources.files("firstfault") / "schema" / "error-file.json"
+    return jsonschema.Draft202012Validator(json.loads(schema.read_text()))
+
+
+def read_record(path: Path) -> dict[str, Any]:
+    """Return an error file of ours, checked against the schema."""
+    record: dict[str, Any] = json.loads(path.read_bytes())
+    error_file_validator().validate(record)
+    return record

@@ -8,6 +8,7 @@ use firstfault_format::env;
 use pyo3::prelude::*;
 
 use crate::error::Result;
+use crate::python_stack;
 
 /// Make this process one whose death leaves a file.
 ///
@@ -29,6 +30,7 @@ pub(crate) fn activate(
     entrypoint: Option<&str>,
     argv: Vec<String>,
 ) -> Result<()> {
+    python_stack::prepare(py)?;
     let activation = capture::activate(error_file.as_deref(), &argv, entrypoint)?;
     if let Some(claim) = activation.claim {
         py.import("os")?

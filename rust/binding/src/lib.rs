@@ -2,6 +2,7 @@
 
 mod capture;
 mod error;
+mod python_stack;
 mod reading;
 
 /// The Rust core of firstfault.

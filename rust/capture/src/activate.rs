@@ -6,8 +6,13 @@ use std::sync::Mutex;
 
 use firstfault_format::env;
 
+use firstfault_handler::commit::Place;
+use firstfault_handler::error_file;
+use firstfault_handler::install::{self, Configuration};
+
 use crate::identity::Identity;
-use crate::target::{self, Claim};
+use crate::record;
+use crate::target::{self, Claim, Target};
 
 /// What activation learned from its caller and keeps for later records.
 struct Caller {
@@ -53,6 +58,7 @@ pub fn activate(
     if let Some(first) = targets.first() {
         target::sweep(first);
     }
+    arm(&targets)?;
     match failed {
         Some(error) => Err(error),
         None => Ok(Activation {
@@ -75,4 +81,75 @@ pub fn identity() -> Identity {
             Identity::of_this_process(&arguments, None)
         }
     }
+}
+
+/// What the handler was last told, to tell it again only what changed: nothing that it was told is ever freed.
+static ARMED: Mutex<Option<(Vec<Target>, Identity)>> = Mutex::new(None);
+
+/// Tells the handler of this process and its targets, and installs it, or puts it back above handlers that it knows.
+fn arm(targets: &[Target]) -> io::Result<()> {
+    let errno = |errno| io::Error::from_raw_os_error(errno);
+    let identity = identity();
+    let mut armed = ARMED
+        .lock()
+        .unwrap_or_else(std::sync::PoisonError::into_inner);
+    let told = armed
+        .as_ref()
+        .is_some_and(|(known, who)| known == targets && *who == identity);
+    if !told {
+        let (park_signal, watchdog_signal) = match install::configuration() {
+            Some(configuration) => (configuration.park_signal, configuration.watchdog_signal),
+            None => install::free_signals()
+                .ok_or_else(|| io::Error::other("no real-time signal is free"))?,
+        };
+        let places: Vec<&'static Place<'static>> = targets
+            .iter()
+            .map(record::place)
+            .collect::<io::Result<_>>()?;
+        install::configure(Box::leak(Box::new(Configuration {
+            places: Box::leak(places.into_boxed_slice()),
+            identity: for_handler(&identity),
+            park_signal,
+            watchdog_signal,
+        })));
+        *armed = Some((targets.to_vec(), identity));
+    }
+    install::give_alternate_stack().map_err(errno)?;
+    install::install().map_err(errno)
+}
+
+/// The identity as JSON members, which the handler copies into a file.
+fn for_handler(identity: &Identity) -> error_file::Identity {
+    error_file::Identity {
+        host_and_rank: leak(format!(
+            "\"host\":{},\"rank\":{}",
+            to_json(&identity.host),
+            to_json(&identity.rank)
+        )),
+        process: leak(shared_members(&identity.process)),
+        id: identity.process.pid,
+        parent_id: identity.process.ppid,
+        start_time_ns: identity.process.start_time_ns,
+    }
+}
+
+fn to_json(value: &impl serde::Serialize) -> String {
+    serde_json::to_string(value).expect("strings and numbers always become JSON")
+}
+
+fn leak(text: String) -> &'static [u8] {
+    Box::leak(text.into_boxed_str()).as_bytes()
+}
+
+/// The members of `process` that a forked child shares with its parent.
+fn shared_members(process: &crate::identity::Process) -> String {
+    let mut members = format!(
+        "\"argv\":{},\"executable\":{}",
+        to_json(&process.argv),
+        to_json(&process.executable)
+    );
+    if let Some(entrypoint) = &process.entrypoint {
+        members.push_str(&format!(",\"entrypoint\":{}", to_json(entrypoint)));
+    }
+    members
 }

@@ -1,4 +1,6 @@
-//! Facts that the moment of a death leaves: the clocks now; the signal's own later in this file.
+//! Facts of the moment: the clocks, what the signal says, and where the thread was.
+
+use core::ffi::c_void;
 
 use crate::sys::{self, ClockError};
 
@@ -22,4 +24,103 @@ impl Clock {
             error: sys::clock_error(),
         }
     }
+}
+
+/// What is known of a crash at its first instruction in the handler.
+#[derive(Debug, Clone, Copy)]
+pub struct Facts {
+    /// When.
+    pub clock: Clock,
+    /// The signal's number.
+    pub signal: i32,
+    /// Its `si_code`; `None` where somebody called the handler without a siginfo.
+    pub code: Option<i32>,
+    /// The fault address, for a fault.
+    pub address: Option<u64>,
+    /// Process ID and user ID of the sender, for a signal that was sent.
+    pub sender: Option<(i32, u32)>,
+    /// The dying process: a forked child's own.
+    pub process: i32,
+    /// The crashed thread.
+    pub thread: i32,
+    /// Its name, NULs after it.
+    pub thread_name: [u8; 16],
+    /// Where it was.
+    pub program_counter: Option<u64>,
+}
+
+impl Facts {
+    /// Returns the facts of a signal that was just delivered to the calling thread.
+    pub fn new(signal: i32, info: Option<&libc::siginfo_t>, context: *const c_void) -> Self {
+        let code = info.map(|info| info.si_code);
+        // Kernel codes are positive; zero and below were sent by somebody. Source: sigaction(2).
+        let is_fault = code.is_some_and(|code| code > 0);
+        Self {
+            clock: Clock::now(),
+            signal,
+            code,
+            // SAFETY: a fault's siginfo has an address; a sent signal's has its sender.
+            address: info
+                .filter(|_| is_fault)
+                .map(|info| unsafe { info.si_addr() } as u64),
+            // SAFETY: as above.
+            sender: info
+                .filter(|_| !is_fault)
+                .map(|info| unsafe { (info.si_pid(), info.si_uid()) }),
+            process: sys::process_id(),
+            thread: sys::thread_id(),
+            thread_name: sys::thread_name(),
+            program_counter: program_counter(context),
+        }
+    }
+
+    /// Returns whether the kernel raised the signal for what the thread did.
+    pub fn is_fault(&self) -> bool {
+        self.address.is_some()
+    }
+}
+
+/// Returns the name in a buffer that the kernel filled.
+pub fn until_nul(name: &[u8]) -> &[u8] {
+    name.split(|byte| *byte == 0).next().unwrap_or_default()
+}
+
+#[cfg(target_arch = "x86_64")]
+fn program_counter(context: *const c_void) -> Option<u64> {
+    // SAFETY: a context that the kernel passed to a handler with SA_SIGINFO is a ucontext_t.
+    let context = unsafe { context.cast::<libc::ucontext_t>().as_ref() }?;
+    context
+        .uc_mcontext
+        .gregs
+        .get(libc::REG_RIP as usize)
+        .map(|register| *register as u64)
+}
+
+#[cfg(target_arch = "aarch64")]
+fn program_counter(context: *const c_void) -> Option<u64> {
+    // SAFETY: as for x86-64.
+    let context = unsafe { context.cast::<libc::ucontext_t>().as_ref() }?;
+    Some(context.uc_mcontext.pc)
+}
+
+/// Makes the return from this signal handler lead where the return from an earlier, interrupted one would have led.
+///
+/// A handler that was entered again (by a fault of its own, or by the watchdog) abandons its outer frames: it copies
+/// the outer context over its own and returns, and the thread stands where the first signal found it.
+///
+/// # Safety
+/// Both must be contexts that the kernel passed to handlers of the calling thread whose frames are still on its stack.
+pub unsafe fn return_to(outer: *const c_void, own: *mut c_void) {
+    // The kernel's ucontext is shorter than libc's: its signal mask has 64 bits, and what lies behind is not ours.
+    // On x86-64 the mask comes last; the floating-point state is behind a pointer into the outer frame, which lives.
+    // On AArch64 the machine context comes last and holds everything.
+    #[cfg(target_arch = "x86_64")]
+    let length = core::mem::offset_of!(libc::ucontext_t, uc_sigmask).wrapping_add(8);
+    #[cfg(target_arch = "aarch64")]
+    let length = core::mem::size_of::<libc::ucontext_t>();
+    if outer.is_null() || own.is_null() || core::ptr::eq(outer, own) {
+        return;
+    }
+    // SAFETY: the caller's promise; the two frames are different, so they do not overlap.
+    unsafe { core::ptr::copy_nonoverlapping(outer.cast::<u8>(), own.cast::<u8>(), length) };
 }

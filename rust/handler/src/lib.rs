@@ -4,8 +4,27 @@
 //! `alloc`, system calls alone. After the first commit come the named foreign stages of [`foreign`], each guarded.
 //! Nothing here decides what a death means: facts are written down, another process judges them.
 #![no_std]
+#![cfg_attr(
+    test,
+    allow(
+        clippy::indexing_slicing,
+        clippy::arithmetic_side_effects,
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::panic
+    )
+)]
 
 pub mod commit;
 pub mod context;
+pub mod error_file;
+pub mod foreign;
+pub mod handle;
+pub mod install;
+pub mod json;
+pub mod modules;
+pub mod park;
 pub mod path;
+pub mod python_stack;
+mod stages;
 pub mod sys;

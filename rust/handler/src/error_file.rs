@@ -1,0 +1,450 @@
+//! The bytes of an error file, from the facts of a crash.
+
+use firstfault_format::{SCHEMA_VERSION, SECTION, signals};
+
+use crate::context::{Facts, until_nul};
+use crate::json::Writer;
+use crate::modules::Module;
+use crate::{park, python_stack, sys};
+
+/// How much of the Python stacks the text for people holds; all of them are in `threads`.
+const TEXT_MAX: usize = 16 * 1024;
+/// How many Python frames of one thread are kept.
+const FRAMES_MAX: usize = 128;
+/// Below this an address is a null pointer with an offset: Linux maps nothing there.
+///
+/// Source: vm.mmap_min_addr of the kernel, 65536 by default.
+const NULL_PAGE_END: u64 = 65_536;
+
+/// What normal code prepared: who the process is, as JSON members.
+#[derive(Debug, Clone, Copy)]
+pub struct Identity {
+    /// The members `"host":…,"rank":…`.
+    pub host_and_rank: &'static [u8],
+    /// The members of `process` that a forked child shares: command line, program, entry point.
+    pub process: &'static [u8],
+    /// The process that was activated; another one that runs the handler is its forked child.
+    pub id: i32,
+    /// Its parent.
+    pub parent_id: i32,
+    /// When it started, nanoseconds since the Unix epoch.
+    pub start_time_ns: u64,
+}
+
+/// A stage of the handler and how it ended.
+#[derive(Debug, Clone, Copy)]
+pub struct StageReport {
+    /// Its name.
+    pub name: &'static str,
+    /// `ok`, `fault`, `timeout` or `skipped`.
+    pub status: &'static str,
+    /// What it took, microseconds.
+    pub microseconds: u64,
+}
+
+/// Everything that one crash record says.
+#[derive(Debug, Clone, Copy)]
+pub struct Record<'a> {
+    /// The facts of the signal.
+    pub facts: &'a Facts,
+    /// Who the process is.
+    pub identity: &'a Identity,
+    /// The file that the thread's instruction is in.
+    pub module: Option<&'a Module>,
+    /// The Python stack of the crashed thread, as CPython's dumper wrote it.
+    pub own_stack: &'a [u8],
+    /// The whole dump, which the ranges of the parked threads point into.
+    pub dump: &'a [u8],
+    /// Earlier, provisional records of this process, as a JSON array's elements.
+    pub preceded_by: &'a [u8],
+    /// Thread and signal of other threads that crashed at the same time.
+    pub other_crashes: &'a [(i32, i32)],
+    /// The stages so far.
+    pub stages: &'a [StageReport],
+}
+
+impl Record<'_> {
+    /// Writes the whole error file.
+    pub fn write(&self, writer: &mut Writer<'_>) {
+        writer.open(b'{');
+        self.write_message(writer, TEXT_MAX);
+        writer.key(SECTION);
+        writer.open(b'{');
+        self.write_head(writer);
+        writer.members(self.identity.host_and_rank);
+        self.write_process(writer);
+        self.write_signal(writer);
+        self.write_threads(writer);
+        if !self.other_crashes.is_empty() {
+            writer.key("other_crashes");
+            writer.open(b'[');
+            for (thread, signal) in self.other_crashes {
+                writer.open(b'{');
+                writer.key("tid");
+                writer.number(i64::from(*thread));
+                writer.key("signal");
+                writer.number(i64::from(*signal));
+                writer.close(b'}');
+            }
+            writer.close(b']');
+        }
+        if !self.preceded_by.is_empty() {
+            writer.key("preceded_by");
+            writer.open(b'[');
+            writer.members(self.preceded_by);
+            writer.close(b']');
+        }
+        if !self.stages.is_empty() {
+            writer.key("stages");
+            writer.open(b'[');
+            for stage in self.stages {
+                writer.open(b'{');
+                writer.key("name");
+                writer.string(stage.name.as_bytes());
+                writer.key("status");
+                writer.string(stage.status.as_bytes());
+                writer.key("us");
+                writer.number(stage.microseconds as i64);
+                writer.close(b'}');
+            }
+            writer.close(b']');
+        }
+        writer.close(b'}');
+        writer.close(b'}');
+    }
+
+    /// Writes the form for a target of 4,096 bytes that is written in place.
+    pub fn write_compact(&self, writer: &mut Writer<'_>) {
+        writer.open(b'{');
+        self.write_message(writer, 1024);
+        writer.key(SECTION);
+        writer.open(b'{');
+        self.write_head(writer);
+        writer.close(b'}');
+        writer.close(b'}');
+    }
+
+    /// torch's part, which an unmodified torchrun shows.
+    fn write_message(&self, writer: &mut Writer<'_>, text_max: usize) {
+        writer.key("message");
+        writer.open(b'{');
+        writer.key("message");
+        writer.begin_string();
+        self.write_summary(writer);
+        writer.end_string();
+        writer.key("errorCode");
+        writer.number(i64::from(self.facts.signal).wrapping_neg());
+        writer.key("extraInfo");
+        writer.open(b'{');
+        writer.key("py_callstack");
+        writer.begin_string();
+        self.write_text(writer, text_max);
+        writer.end_string();
+        writer.key("timestamp");
+        writer.begin_string();
+        writer.text_decimal(self.facts.clock.time_ns / 1_000_000_000);
+        writer.end_string();
+        writer.close(b'}');
+        writer.close(b'}');
+    }
+
+    fn write_head(&self, writer: &mut Writer<'_>) {
+        let clock = &self.facts.clock;
+        writer.key("schema_version");
+        writer.number(i64::from(SCHEMA_VERSION));
+        writer.key("kind");
+        writer.string(b"signal");
+        writer.key("final");
+        writer.boolean(true);
+        writer.key("time_ns");
+        writer.number(clock.time_ns as i64);
+        writer.key("monotonic_ns");
+        writer.number(clock.monotonic_ns as i64);
+        if let Some(error) = clock.error {
+            writer.key("clock");
+            writer.open(b'{');
+            writer.key("max_error_us");
+            writer.number(error.max_error_us as i64);
+            writer.key("synchronized");
+            writer.boolean(error.synchronized);
+            writer.close(b'}');
+        }
+    }
+
+    fn write_process(&self, writer: &mut Writer<'_>) {
+        let is_child = self.facts.process != self.identity.id;
+        writer.key("process");
+        writer.open(b'{');
+        writer.key("pid");
+        writer.number(i64::from(self.facts.process));
+        writer.key("ppid");
+        writer.number(i64::from(if is_child {
+            self.identity.id
+        } else {
+            self.identity.parent_id
+        }));
+        if !is_child {
+            writer.key("start_time_ns");
+            writer.number(self.identity.start_time_ns as i64);
+        }
+        writer.members(self.identity.process);
+        writer.close(b'}');
+    }
+
+    fn write_signal(&self, writer: &mut Writer<'_>) {
+        let facts = self.facts;
+        writer.key("signal");
+        writer.open(b'{');
+        writer.key("number");
+        writer.number(i64::from(facts.signal));
+        if let Some(signal) = signals::by_number(facts.signal) {
+            writer.key("name");
+            writer.string(signal.name.as_bytes());
+        }
+        if let Some(code) = facts.code {
+            writer.key("code");
+            match signals::code_name(facts.signal, code) {
+                Some(name) => writer.string(name.as_bytes()),
+                None => {
+                    writer.begin_string();
+                    writer.text_hex(u64::from(code as u32));
+                    writer.end_string();
+                }
+            }
+        }
+        if let Some(address) = facts.address {
+            writer.key("address");
+            writer.hex(address);
+        }
+        writer.key("tid");
+        writer.number(i64::from(facts.thread));
+        if let Some((process, user)) = facts.sender {
+            writer.key("sender");
+            writer.open(b'{');
+            writer.key("pid");
+            writer.number(i64::from(process));
+            writer.key("uid");
+            writer.number(i64::from(user));
+            writer.close(b'}');
+        }
+        writer.close(b'}');
+    }
+
+    fn write_threads(&self, writer: &mut Writer<'_>) {
+        writer.key("threads");
+        writer.open(b'[');
+        let mut frames_cut = 0;
+        writer.open(b'{');
+        writer.key("tid");
+        writer.number(i64::from(self.facts.thread));
+        writer.key("name");
+        writer.string(until_nul(&self.facts.thread_name));
+        writer.key("crashed");
+        writer.boolean(true);
+        write_python_frames(writer, self.own_stack, &mut frames_cut);
+        if let Some(address) = self.facts.program_counter {
+            writer.key("native");
+            writer.open(b'[');
+            writer.open(b'{');
+            writer.key("address");
+            writer.hex(address);
+            if let Some(module) = self.module {
+                writer.key("module");
+                writer.number(0);
+                writer.key("offset");
+                writer.hex(address.wrapping_sub(module.base));
+            }
+            writer.close(b'}');
+            writer.close(b']');
+        }
+        writer.close(b'}');
+        for slot in park::slots() {
+            writer.open(b'{');
+            writer.key("tid");
+            writer.number(i64::from(slot.thread()));
+            let mut name = [0; 16];
+            if let Some(name) = sys::name_of_thread(slot.thread(), &mut name) {
+                writer.key("name");
+                writer.string(name);
+            }
+            writer.key("crashed");
+            writer.boolean(false);
+            if slot.has_answered() {
+                write_python_frames(
+                    writer,
+                    self.dump.get(slot.dumped()).unwrap_or_default(),
+                    &mut frames_cut,
+                );
+            } else {
+                writer.key("state");
+                writer.string(b"did not answer");
+            }
+            writer.close(b'}');
+        }
+        writer.close(b']');
+        let total = park::total().saturating_add(1);
+        writer.key("threads_total");
+        writer.number(total as i64);
+        if let Some(module) = self.module {
+            writer.key("modules");
+            writer.open(b'[');
+            writer.open(b'{');
+            writer.key("path");
+            writer.string(module.path());
+            writer.key("base");
+            writer.hex(module.base);
+            writer.close(b'}');
+            writer.close(b']');
+        }
+        let threads_cut = total.saturating_sub(park::slots().len().saturating_add(1));
+        if threads_cut > 0 || frames_cut > 0 {
+            writer.key("truncated");
+            writer.open(b'{');
+            writer.key("threads");
+            writer.number(threads_cut as i64);
+            writer.key("python_frames");
+            writer.number(frames_cut);
+            writer.close(b'}');
+        }
+    }
+
+    /// One line in words: signal, reason, place, thread.
+    fn write_summary(&self, writer: &mut Writer<'_>) {
+        let facts = self.facts;
+        match signals::by_number(facts.signal) {
+            Some(signal) => {
+                writer.text(signal.name.as_bytes());
+                writer.text(b" (");
+                writer.text(signal.description.as_bytes());
+                writer.text(b"): ");
+            }
+            None => writer.text(b"Signal: "),
+        }
+        write_reason(writer, facts);
+        if let (Some(module), Some(address), true) =
+            (self.module, facts.program_counter, facts.is_fault())
+        {
+            writer.text(b", in ");
+            writer.text(module.name());
+            writer.text(b"+");
+            writer.text_hex(address.wrapping_sub(module.base));
+        }
+        writer.text(b", thread '");
+        writer.text(until_nul(&facts.thread_name));
+        writer.text(b"'");
+    }
+
+    /// The Python stacks for people: the crashed thread, then the others, as many as fit.
+    fn write_text(&self, writer: &mut Writer<'_>, text_max: usize) {
+        self.write_summary(writer);
+        writer.text(b"\n\nCrashed thread '");
+        writer.text(until_nul(&self.facts.thread_name));
+        writer.text(b"' (most recent call first):\n");
+        let own = python_stack::without_headline(self.own_stack);
+        write_stack(writer, own, text_max);
+        let mut left = text_max.saturating_sub(own.len());
+        let mut omitted = 0_u64;
+        for slot in park::slots() {
+            let stack =
+                python_stack::without_headline(self.dump.get(slot.dumped()).unwrap_or_default());
+            if stack.is_empty() {
+                continue;
+            }
+            if stack.len() > left {
+                omitted = omitted.saturating_add(1);
+                continue;
+            }
+            left = left.saturating_sub(stack.len());
+            let mut name = [0; 16];
+            writer.text(b"\nThread '");
+            writer.text(sys::name_of_thread(slot.thread(), &mut name).unwrap_or(b"?"));
+            writer.text(b"' (most recent call first):\n");
+            writer.text(stack);
+        }
+        if omitted > 0 {
+            writer.text(b"\n");
+            writer.text_decimal(omitted);
+            writer.text(b" more Python threads are in the error file.\n");
+        }
+    }
+}
+
+/// A stack, or its innermost part where it is too long.
+fn write_stack(writer: &mut Writer<'_>, stack: &[u8], most: usize) {
+    if stack.is_empty() {
+        writer.text(b"  <no Python frame>\n");
+    } else if stack.len() <= most {
+        writer.text(stack);
+    } else {
+        writer.text(stack.get(..most).unwrap_or_default());
+        writer.text(b"...\n");
+    }
+}
+
+fn write_python_frames(writer: &mut Writer<'_>, text: &[u8], cut: &mut i64) {
+    writer.key("python");
+    writer.open(b'[');
+    for (index, frame) in python_stack::frames(text).enumerate() {
+        if index >= FRAMES_MAX {
+            *cut = cut.saturating_add(1);
+            continue;
+        }
+        writer.open(b'{');
+        writer.key("file");
+        writer.string(frame.file);
+        if let Some(line) = frame.line {
+            writer.key("line");
+            writer.number(line);
+        }
+        writer.key("function");
+        writer.string(frame.function);
+        writer.close(b'}');
+    }
+    writer.close(b']');
+}
+
+/// What happened, as far as signal, code and address alone make it certain.
+fn write_reason(writer: &mut Writer<'_>, facts: &Facts) {
+    let (Some(code), address) = (facts.code, facts.address.unwrap_or(0)) else {
+        return writer.text(b"its information was lost by another handler");
+    };
+    if let Some((process, user)) = facts.sender {
+        if process == facts.process {
+            writer.text(b"raised by the process itself");
+        } else {
+            writer.text(b"sent by process ");
+            writer.text_decimal(process.unsigned_abs().into());
+            writer.text(b" of user ");
+            writer.text_decimal(user.into());
+        }
+        return;
+    }
+    let executes = facts.program_counter == Some(address);
+    let (text, shows_address): (&[u8], bool) =
+        match signals::code_name(facts.signal, code).unwrap_or_default() {
+            "SEGV_MAPERR" if address < NULL_PAGE_END && executes => {
+                (b"call through a null pointer", true)
+            }
+            "SEGV_MAPERR" if address < NULL_PAGE_END => (b"null pointer", true),
+            "SEGV_MAPERR" if executes => (b"jump to nowhere", true),
+            "SEGV_MAPERR" => (b"unmapped address", true),
+            "SEGV_ACCERR" if executes => (b"executing data", true),
+            "SEGV_ACCERR" => (b"forbidden access", true),
+            "BUS_ADRALN" => (b"misaligned address", true),
+            "BUS_ADRERR" => (
+                b"no memory behind the address (file truncated or its file system full)",
+                true,
+            ),
+            "BUS_MCEERR_AR" | "BUS_MCEERR_AO" => (b"hardware memory error", true),
+            "FPE_INTDIV" => (b"integer division by zero", false),
+            "ILL_ILLOPC" | "ILL_ILLOPN" => (b"illegal instruction", true),
+            // A general protection fault: the kernel does not know the address, and x86 raises it for many reasons.
+            "SI_KERNEL" => (b"protection fault, address unknown", false),
+            name => (name.as_bytes(), true),
+        };
+    writer.text(text);
+    if shows_address {
+        writer.text(b" at ");
+        writer.text_hex(address);
+    }
+}

@@ -1,0 +1,91 @@
+//! The guarded foreign stages: code of others that runs in the dying process, by function pointer.
+//!
+//! The only one so far is CPython's own dumper of a thread's Python stack. Its symbol is private in most versions, but
+//! `faulthandler.register` puts a function of that module into a signal's action, from which the caller of
+//! [`take_python_dumper`] reads it back. Called directly, it writes the calling thread's stack to a descriptor whose
+//! number it was registered with. It needs neither the GIL nor memory.
+//!
+//! Source: Modules/faulthandler.c, `faulthandler_user`.
+
+use core::sync::atomic::{AtomicI32, AtomicU64, AtomicUsize, Ordering};
+
+use crate::sys;
+
+static FUNCTION: AtomicUsize = AtomicUsize::new(0);
+static SIGNAL: AtomicI32 = AtomicI32::new(0);
+static DESCRIPTOR: AtomicI32 = AtomicI32::new(-1);
+static DEVICE: AtomicU64 = AtomicU64::new(0);
+static INODE: AtomicU64 = AtomicU64::new(0);
+static PROCESS: AtomicI32 = AtomicI32::new(0);
+
+/// Takes the dumper out of the action that `faulthandler.register` has just set for a signal, and restores the default.
+///
+/// `descriptor` is the open memory file that it was registered with, with `all_threads=False` and `chain=False`.
+pub fn take_python_dumper(signal: i32, descriptor: i32) {
+    let Ok(action) = sys::action(signal) else {
+        return;
+    };
+    let _ = sys::set_action(signal, &sys::default_action());
+    let address = action.sa_sigaction;
+    if address == libc::SIG_DFL
+        || address == libc::SIG_IGN
+        || action.sa_flags & libc::SA_SIGINFO != 0
+    {
+        return;
+    }
+    SIGNAL.store(signal, Ordering::Relaxed);
+    DESCRIPTOR.store(descriptor, Ordering::Relaxed);
+    remember(descriptor);
+    FUNCTION.store(address, Ordering::Release);
+}
+
+/// Returns the address of the dumper, 0 before it is set: its module is where faulthandler's other handlers are.
+pub fn python_dumper_address() -> usize {
+    FUNCTION.load(Ordering::Acquire)
+}
+
+/// Makes the file that the dumper writes to ready, and returns its descriptor; `None` without a dumper or a file.
+///
+/// The program may have closed the descriptor, or a forked child may share it with its parent: then there is a new
+/// file under the same number.
+pub fn prepare_python_dump() -> Option<i32> {
+    if FUNCTION.load(Ordering::Acquire) == 0 {
+        return None;
+    }
+    let descriptor = DESCRIPTOR.load(Ordering::Relaxed);
+    let known = (
+        DEVICE.load(Ordering::Relaxed),
+        INODE.load(Ordering::Relaxed),
+    );
+    let is_ours = PROCESS.load(Ordering::Relaxed) == sys::process_id()
+        && sys::descriptor_status(descriptor).is_ok_and(|status| status.identity == known);
+    if !is_ours {
+        let fresh = sys::memory_file(c"firstfault")?;
+        if fresh != descriptor {
+            let moved = sys::duplicate_to(fresh, descriptor);
+            sys::close(fresh);
+            moved.ok()?;
+        }
+        remember(descriptor);
+    }
+    Some(descriptor)
+}
+
+/// Writes the calling thread's Python stack; returns at once in a thread without one.
+pub fn dump_python_stack() {
+    let address = FUNCTION.load(Ordering::Acquire);
+    if address != 0 {
+        // SAFETY: only `take_python_dumper` stores here: a handler without SA_SIGINFO is a function of this type.
+        let function =
+            unsafe { core::mem::transmute::<usize, extern "C" fn(libc::c_int)>(address) };
+        function(SIGNAL.load(Ordering::Relaxed));
+    }
+}
+
+fn remember(descriptor: i32) {
+    if let Ok(status) = sys::descriptor_status(descriptor) {
+        DEVICE.store(status.identity.0, Ordering::Relaxed);
+        INODE.store(status.identity.1, Ordering::Relaxed);
+        PROCESS.store(sys::process_id(), Ordering::Relaxed);
+    }
+}

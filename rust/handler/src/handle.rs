@@ -1,0 +1,299 @@
+//! What the kernel calls: who owns the crash, who is called next, and how the process dies.
+//!
+//! The order is always the same: capture, let the parked threads go, call what was installed before us, and if nothing
+//! is left, die by the same signal as without us. Only a previous handler that we do not know is different: it may
+//! recover, so it gets no more than the minimal record before it, and the record is taken back when it returns.
+
+use core::ffi::c_void;
+use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering};
+
+use crate::context::{self, Facts};
+use crate::install::{self, Captured, Configuration};
+use crate::stages::{self, Depth};
+use crate::{park, sys};
+
+/// The thread that handles a crash: process ID in the upper half, thread ID in the lower; 0 is nobody.
+static OWNER: AtomicU64 = AtomicU64::new(0);
+/// Changes when an owner gives up ownership, for those who wait for it.
+static OWNER_CHANGED: AtomicU32 = AtomicU32::new(0);
+/// What the owner is doing.
+static PHASE: AtomicU8 = AtomicU8::new(CAPTURING);
+/// The first delivery of the owner: where its return would lead.
+static OUTER_CONTEXT: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
+static OUTER_INFO: AtomicPtr<libc::siginfo_t> = AtomicPtr::new(core::ptr::null_mut());
+static OUTER_SIGNAL: AtomicI32 = AtomicI32::new(0);
+
+const CAPTURING: u8 = 0;
+const CHAINING: u8 = 1;
+
+/// How long a thread that crashed second waits for the first one to end the process.
+const LOSER_WAITS_NS: u64 = 10_000_000_000;
+
+/// Returns our action for a crash signal.
+pub(crate) fn action() -> libc::sigaction {
+    let mut action = sys::default_action();
+    action.sa_sigaction = on_signal as *const () as usize;
+    // SA_NODEFER: a fault inside a stage must come back here, not end the process.
+    action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK | libc::SA_NODEFER;
+    action
+}
+
+/// Returns whether an action is ours.
+pub(crate) fn is_ours(action: &libc::sigaction) -> bool {
+    action.sa_sigaction == on_signal as *const () as usize
+}
+
+/// One delivery of a signal.
+struct Delivery<'a> {
+    signal: i32,
+    info: *mut libc::siginfo_t,
+    context: *mut c_void,
+    captured: &'a Captured,
+}
+
+/// The handler of every crash signal.
+pub extern "C" fn on_signal(signal: libc::c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
+    let errno = sys::errno();
+    let (Some(captured), Some(configuration)) =
+        (install::captured_signal(signal), install::configuration())
+    else {
+        return;
+    };
+    // Somebody may have put this function back without SA_SIGINFO: then there is no information, only garbage.
+    let complete = sys::action(signal)
+        .is_ok_and(|action| !is_ours(&action) || action.sa_flags & libc::SA_SIGINFO != 0);
+    let delivery = Delivery {
+        signal,
+        info: if complete {
+            info
+        } else {
+            core::ptr::null_mut()
+        },
+        context: if complete {
+            context
+        } else {
+            core::ptr::null_mut()
+        },
+        captured,
+    };
+    // SAFETY: the context is the running handler's.
+    if !unsafe { park::take_fault(delivery.context) } {
+        receive(&delivery, configuration);
+    }
+    sys::set_errno(errno);
+}
+
+/// The handler of the watchdog's signal: a stage has used up its time.
+pub(crate) extern "C" fn on_watchdog(
+    _signal: libc::c_int,
+    _info: *mut libc::siginfo_t,
+    context: *mut c_void,
+) {
+    let errno = sys::errno();
+    if let Some(configuration) = install::configuration()
+        && OWNER.load(Ordering::Acquire) == own_key()
+        && PHASE.load(Ordering::Relaxed) == CAPTURING
+    {
+        resume(true, context, configuration);
+    }
+    sys::set_errno(errno);
+}
+
+fn own_key() -> u64 {
+    let process = u64::from(sys::process_id().unsigned_abs());
+    (process << 32) | u64::from(sys::thread_id().unsigned_abs())
+}
+
+fn receive(delivery: &Delivery<'_>, configuration: &'static Configuration) {
+    let key = own_key();
+    loop {
+        if recovers_as_before(delivery) {
+            return;
+        }
+        match OWNER.compare_exchange(0, key, Ordering::AcqRel, Ordering::Acquire) {
+            Ok(_) => return first(delivery, configuration),
+            Err(owner) if owner == key => return nested(delivery, configuration),
+            // A forked child inherited its parent's owner, which does not exist here.
+            Err(owner) if owner >> 32 != key >> 32 => {
+                stages::reset();
+                let _ = OWNER.compare_exchange(owner, 0, Ordering::AcqRel, Ordering::Relaxed);
+            }
+            Err(_) => {
+                stages::note_other_crash(sys::thread_id(), delivery.signal);
+                let seen = OWNER_CHANGED.load(Ordering::Acquire);
+                if OWNER.load(Ordering::Acquire) != 0 {
+                    sys::futex_wait(&OWNER_CHANGED, seen, LOSER_WAITS_NS);
+                }
+                if OWNER.load(Ordering::Acquire) != 0 {
+                    // The owner's chain took its time: this thread's own signal ends the process meanwhile.
+                    return die(delivery);
+                }
+            }
+        }
+    }
+}
+
+/// A handler that recovered once is called first, as if we were not here.
+fn recovers_as_before(delivery: &Delivery<'_>) -> bool {
+    if !delivery.captured.recovers.load(Ordering::Relaxed) {
+        return false;
+    }
+    let Some(previous) = delivery.captured.current() else {
+        return false;
+    };
+    call(&previous.action, delivery);
+    let has_given_up = gave_up(delivery);
+    if has_given_up {
+        delivery.captured.exhaust();
+    }
+    !has_given_up
+}
+
+/// Whether a handler that returned has put back the default, so that the fault strikes again and ends the process.
+fn gave_up(delivery: &Delivery<'_>) -> bool {
+    // SAFETY: the kernel's information, or null.
+    let is_fault = unsafe { delivery.info.as_ref() }.is_some_and(|info| info.si_code > 0);
+    is_fault
+        && sys::action(delivery.signal).is_ok_and(|action| action.sa_sigaction == libc::SIG_DFL)
+}
+
+fn first(delivery: &Delivery<'_>, configuration: &'static Configuration) {
+    OUTER_CONTEXT.store(delivery.context, Ordering::Relaxed);
+    OUTER_INFO.store(delivery.info, Ordering::Relaxed);
+    OUTER_SIGNAL.store(delivery.signal, Ordering::Relaxed);
+    PHASE.store(CAPTURING, Ordering::Release);
+    block_all_but_crashes(configuration);
+    // SAFETY: the kernel's information, or null.
+    let info = unsafe { delivery.info.as_ref() };
+    stages::begin(Facts::new(delivery.signal, info, delivery.context));
+    deliver(delivery, configuration);
+}
+
+/// The same thread again: a stage has faulted, or the handler that was called next has raised.
+fn nested(delivery: &Delivery<'_>, configuration: &'static Configuration) {
+    if PHASE.load(Ordering::Acquire) == CAPTURING {
+        resume(false, delivery.context, configuration);
+    } else {
+        deliver(delivery, configuration);
+    }
+}
+
+/// Goes on with the stage after the one that was interrupted, in place of the frames below this one.
+fn resume(by_watchdog: bool, own_context: *mut c_void, configuration: &'static Configuration) {
+    stages::interrupt(by_watchdog);
+    let signal = OUTER_SIGNAL.load(Ordering::Relaxed);
+    let Some(captured) = install::captured_signal(signal) else {
+        return;
+    };
+    // SAFETY: both contexts are this thread's, and the outer frame is below this one.
+    unsafe { context::return_to(OUTER_CONTEXT.load(Ordering::Relaxed), own_context) };
+    let delivery = Delivery {
+        signal,
+        info: OUTER_INFO.load(Ordering::Relaxed),
+        context: own_context,
+        captured,
+    };
+    deliver(&delivery, configuration);
+}
+
+/// Captures as much as the next action allows, then hands the signal on.
+fn deliver(delivery: &Delivery<'_>, configuration: &'static Configuration) {
+    loop {
+        let previous = delivery
+            .captured
+            .current()
+            .filter(|previous| previous.action.sa_sigaction != libc::SIG_DFL);
+        let Some(previous) = previous else {
+            capture(Depth::Full, configuration);
+            return die(delivery);
+        };
+        if previous.is_known {
+            capture(Depth::Full, configuration);
+            delivery.captured.used.fetch_add(1, Ordering::Relaxed);
+            call(&previous.action, delivery);
+            // It was switched off and did nothing: the one below is next.
+            continue;
+        }
+        capture(Depth::Minimal, configuration);
+        call(&previous.action, delivery);
+        if gave_up(delivery) {
+            delivery.captured.exhaust();
+            continue;
+        }
+        stages::withdraw(configuration);
+        delivery.captured.recovers.store(true, Ordering::Relaxed);
+        delivery.captured.used.store(0, Ordering::Relaxed);
+        OWNER.store(0, Ordering::Release);
+        OWNER_CHANGED.fetch_add(1, Ordering::Release);
+        sys::futex_wake(&OWNER_CHANGED);
+        return;
+    }
+}
+
+fn capture(depth: Depth, configuration: &'static Configuration) {
+    if !stages::is_done(depth) {
+        PHASE.store(CAPTURING, Ordering::Release);
+        stages::run(configuration, depth);
+    }
+    if depth == Depth::Full {
+        park::release();
+    }
+    PHASE.store(CHAINING, Ordering::Release);
+}
+
+/// Calls an action as the kernel would have: with its signal mask, its arguments and the thread's errno.
+fn call(action: &libc::sigaction, delivery: &Delivery<'_>) {
+    let mut mask = action.sa_mask;
+    if action.sa_flags & libc::SA_NODEFER == 0 {
+        sys::add_to_set(&mut mask, delivery.signal);
+    }
+    // SAFETY: a context that the kernel passed to a handler is a ucontext_t; its mask is the thread's before.
+    if let Some(interrupted) = unsafe { delivery.context.cast::<libc::ucontext_t>().as_ref() } {
+        sys::set_mask(libc::SIG_SETMASK, &sys::kernel_set(&interrupted.uc_sigmask));
+    }
+    sys::set_mask(libc::SIG_BLOCK, &mask);
+    let address = action.sa_sigaction;
+    if address == libc::SIG_DFL || address == libc::SIG_IGN {
+        return;
+    }
+    if action.sa_flags & libc::SA_SIGINFO != 0 {
+        // SAFETY: with SA_SIGINFO whoever installed the action promised a function of this type.
+        let function = unsafe {
+            core::mem::transmute::<
+                usize,
+                extern "C" fn(libc::c_int, *mut libc::siginfo_t, *mut c_void),
+            >(address)
+        };
+        function(delivery.signal, delivery.info, delivery.context);
+    } else {
+        // SAFETY: without it, one of this type.
+        let function =
+            unsafe { core::mem::transmute::<usize, extern "C" fn(libc::c_int)>(address) };
+        function(delivery.signal);
+    }
+}
+
+/// Makes the return from the handler the death of the process, as it would have been without us.
+///
+/// The signal is queued again with the kernel's own information while it is blocked; returning unblocks it, and it
+/// strikes before another instruction of the thread runs. So exit status, core dump, `si_code` and `si_addr` are those
+/// of the original. raise(3) would change all but the first.
+fn die(delivery: &Delivery<'_>) {
+    let _ = sys::set_action(delivery.signal, &sys::default_action());
+    let mut mask = sys::empty_set();
+    sys::add_to_set(&mut mask, delivery.signal);
+    sys::set_mask(libc::SIG_BLOCK, &mask);
+    // SAFETY: the kernel's information, or null.
+    let queued =
+        unsafe { delivery.info.as_ref() }.map(|info| sys::queue_to_self(delivery.signal, info));
+    if queued != Some(Ok(())) {
+        let _ = sys::signal_thread(sys::thread_id(), delivery.signal);
+    }
+}
+
+/// Nothing but a fault of ours or the watchdog may interrupt a capture.
+fn block_all_but_crashes(configuration: &Configuration) {
+    let watchdog = configuration.watchdog_signal;
+    let mask = sys::all_signals_but(|signal| signal == watchdog || install::is_captured(signal));
+    sys::set_mask(libc::SIG_SETMASK, &mask);
+}

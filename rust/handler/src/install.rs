@@ -1,0 +1,262 @@
+//! Installs the handler, remembers what was there before, and puts itself above handlers that it knows.
+//!
+//! Runs in normal context, under its caller's lock; the handler reads what is published here by atomic loads.
+
+use core::cell::UnsafeCell;
+use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
+
+use firstfault_format::signals;
+
+use crate::commit::Place;
+use crate::error_file::Identity;
+use crate::sys::{self, Errno};
+use crate::{foreign, handle};
+
+/// What the handler must know; prepared by normal code and never freed.
+#[derive(Debug)]
+pub struct Configuration {
+    /// Where records go.
+    pub places: &'static [&'static Place<'static>],
+    /// Who this process is.
+    pub identity: Identity,
+    /// Stops the other threads. A real-time signal that nobody uses.
+    pub park_signal: i32,
+    /// Ends a stage that takes too long. Another such signal.
+    pub watchdog_signal: i32,
+}
+
+impl Configuration {
+    /// Returns the provisional records so far, as elements of a JSON array.
+    pub fn preceded_by(&self) -> &'static [u8] {
+        // SAFETY: only `set_preceded_by` stores here, values that live for ever.
+        unsafe { PRECEDED_BY.load(Ordering::Acquire).as_ref() }
+            .copied()
+            .unwrap_or_default()
+    }
+}
+
+static CONFIGURATION: AtomicPtr<Configuration> = AtomicPtr::new(core::ptr::null_mut());
+static PRECEDED_BY: AtomicPtr<&'static [u8]> = AtomicPtr::new(core::ptr::null_mut());
+
+/// Publishes a configuration; the handler uses it from now on.
+pub fn configure(configuration: &'static Configuration) {
+    CONFIGURATION.store((&raw const *configuration).cast_mut(), Ordering::Release);
+}
+
+/// Returns the configuration in force.
+pub fn configuration() -> Option<&'static Configuration> {
+    // SAFETY: only `configure` stores here, values that live for ever.
+    unsafe { CONFIGURATION.load(Ordering::Acquire).as_ref() }
+}
+
+/// Sets the provisional records that a crash record will carry, as elements of a JSON array.
+pub fn set_preceded_by(json: &'static &'static [u8]) {
+    PRECEDED_BY.store((&raw const *json).cast_mut(), Ordering::Release);
+}
+
+/// How many actions of one signal are remembered below ours.
+const DEPTH_MAX: usize = 4;
+
+/// An action that was there before ours.
+#[derive(Clone, Copy)]
+pub(crate) struct Previous {
+    pub(crate) action: libc::sigaction,
+    /// Whether it always ends the process; asked when it is found, since asking takes the loader's lock.
+    pub(crate) is_known: bool,
+}
+
+/// One captured signal: the actions that were there before us, oldest first.
+pub(crate) struct Captured {
+    actions: UnsafeCell<[Option<Previous>; DEPTH_MAX]>,
+    depth: AtomicUsize,
+    /// How many of the actions a delivery in progress has used up, newest first.
+    pub(crate) used: AtomicUsize,
+    /// The newest action has recovered from this signal before: it is called first.
+    pub(crate) recovers: AtomicBool,
+}
+
+// SAFETY: `actions` is written under the installer's lock, before `depth` is published; what lies below `depth` is only
+// ever cut off or appended to.
+unsafe impl Sync for Captured {}
+
+impl Captured {
+    const fn new() -> Self {
+        Self {
+            actions: UnsafeCell::new([const { None }; DEPTH_MAX]),
+            depth: AtomicUsize::new(0),
+            used: AtomicUsize::new(0),
+            recovers: AtomicBool::new(false),
+        }
+    }
+
+    /// Returns the newest action that this delivery has not used, `None` when there is none left.
+    pub(crate) fn current(&self) -> Option<Previous> {
+        let depth = self.depth.load(Ordering::Acquire);
+        let index = depth
+            .checked_sub(self.used.load(Ordering::Relaxed))?
+            .checked_sub(1)?;
+        // SAFETY: an entry below `depth` is whole.
+        unsafe { (*self.actions.get()).get(index).copied().flatten() }
+    }
+
+    /// Uses up all actions: what is left is the default.
+    pub(crate) fn exhaust(&self) {
+        self.used.store(DEPTH_MAX, Ordering::Relaxed);
+    }
+
+    fn push(&self, previous: Previous) -> Result<(), Errno> {
+        // SAFETY: the installer's lock; the handler does not look at or above `depth`.
+        let actions = unsafe { &mut *self.actions.get() };
+        let depth = self.depth.load(Ordering::Relaxed);
+        // faulthandler enabled once more after it was disabled: what lay above its old place is gone.
+        let again = actions.iter().take(depth).position(|known| {
+            known.is_some_and(|known| known.action.sa_sigaction == previous.action.sa_sigaction)
+        });
+        let index = again.unwrap_or(depth);
+        *actions.get_mut(index).ok_or(libc::ENOSPC)? = Some(previous);
+        self.depth.store(index.saturating_add(1), Ordering::Release);
+        Ok(())
+    }
+}
+
+/// By signal number; only crash signals are ever used.
+static CAPTURED: [Captured; 32] = [const { Captured::new() }; 32];
+
+/// Returns the record of a signal that the handler captures, `None` for any other signal.
+pub(crate) fn captured_signal(signal: i32) -> Option<&'static Captured> {
+    signals::by_number(signal).filter(|signal| signal.crash)?;
+    CAPTURED.get(usize::try_from(signal).ok()?)
+}
+
+/// Returns whether this signal is one that the handler captures.
+pub(crate) fn is_captured(signal: i32) -> bool {
+    captured_signal(signal).is_some()
+}
+
+/// Installs the handler for every crash signal, or puts it back above a handler that is known to end the process.
+///
+/// A signal that is ignored stays so. Where an unknown handler came after ours, ours stays below it.
+///
+/// # Errors
+/// The kernel refused an action, or too many handlers were stacked.
+pub fn install() -> Result<(), Errno> {
+    for signal in signals::SIGNALS {
+        let Some(captured) = captured_signal(signal.number) else {
+            continue;
+        };
+        let found = sys::action(signal.number)?;
+        if found.sa_sigaction == libc::SIG_IGN || handle::is_ours(&found) {
+            continue;
+        }
+        let first_time = captured.depth.load(Ordering::Relaxed) == 0;
+        let is_known = is_known(&found);
+        if first_time || found.sa_sigaction == libc::SIG_DFL || is_known {
+            captured.push(Previous {
+                action: found,
+                is_known,
+            })?;
+            sys::set_action(signal.number, &handle::action())?;
+        }
+    }
+    Ok(())
+}
+
+/// Returns whether a handler is one that always ends the process: faulthandler's, or one of torch's own.
+pub(crate) fn is_known(action: &libc::sigaction) -> bool {
+    let address = action.sa_sigaction;
+    let dumper = foreign::python_dumper_address();
+    if dumper != 0
+        && action.sa_flags & libc::SA_NODEFER != 0
+        && action.sa_flags & libc::SA_SIGINFO == 0
+        && module_start(address).is_some_and(|start| Some(start) == module_start(dumper))
+    {
+        // faulthandler's fatal handler: of CPython's own handlers only it sets SA_NODEFER.
+        return true;
+    }
+    // DataLoader's worker handlers, and c10::FatalSignalHandler.
+    module_name(address).is_some_and(|name| {
+        [&b"libtorch_python.so"[..], b"libc10.so", b"libtorch_cpu.so"]
+            .iter()
+            .any(|known| name.ends_with(known))
+    })
+}
+
+fn dynamic_info(address: usize) -> Option<libc::Dl_info> {
+    let mut info = core::mem::MaybeUninit::<libc::Dl_info>::zeroed();
+    // SAFETY: any address may be asked about; the room is for one Dl_info. Normal context: it takes the loader's lock.
+    let found = unsafe { libc::dladdr(address as *const _, info.as_mut_ptr()) };
+    // SAFETY: zeroed, then filled.
+    (found != 0).then(|| unsafe { info.assume_init() })
+}
+
+fn module_start(address: usize) -> Option<usize> {
+    dynamic_info(address).map(|info| info.dli_fbase as usize)
+}
+
+fn module_name(address: usize) -> Option<&'static [u8]> {
+    let name = dynamic_info(address)?.dli_fname;
+    // SAFETY: the loader's names are NUL-terminated and live while the module is loaded; it is copied before long.
+    (!name.is_null()).then(|| unsafe { core::ffi::CStr::from_ptr(name) }.to_bytes())
+}
+
+/// Returns two real-time signals that nobody has an action for, from the highest down; `None` where there are not two.
+pub fn free_signals() -> Option<(i32, i32)> {
+    let mut free = (libc::SIGRTMIN()..libc::SIGRTMAX()).rev().filter(|signal| {
+        sys::action(*signal).is_ok_and(|action| action.sa_sigaction == libc::SIG_DFL)
+    });
+    Some((free.next()?, free.next()?))
+}
+
+/// The size of the alternate signal stack: room for the kernel's frame (over 11 KiB with AMX) of every nested stage.
+const STACK_SIZE: usize = 256 * 1024;
+/// An unreadable page below it, so that even its overflow ends as a fault.
+const GUARD_SIZE: usize = 4096;
+
+/// Gives the calling thread an alternate signal stack, unless it has one that is large enough.
+///
+/// # Errors
+/// No memory, or the thread runs on its alternate stack just now.
+pub fn give_alternate_stack() -> Result<(), Errno> {
+    let mut present = core::mem::MaybeUninit::<libc::stack_t>::zeroed();
+    // SAFETY: a null new stack only asks; the room is for one stack_t.
+    unsafe { libc::sigaltstack(core::ptr::null(), present.as_mut_ptr()) };
+    // SAFETY: zeroed, then filled.
+    let present = unsafe { present.assume_init() };
+    if present.ss_flags & libc::SS_DISABLE == 0 && present.ss_size >= STACK_SIZE {
+        return Ok(());
+    }
+    let whole = STACK_SIZE.wrapping_add(GUARD_SIZE);
+    // SAFETY: a new private mapping touches nothing that exists.
+    let start = unsafe {
+        libc::mmap(
+            core::ptr::null_mut(),
+            whole,
+            libc::PROT_NONE,
+            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_STACK,
+            -1,
+            0,
+        )
+    };
+    if start == libc::MAP_FAILED {
+        return Err(sys::errno());
+    }
+    // SAFETY: inside the mapping just made, above its guard.
+    let bottom = unsafe { start.byte_add(GUARD_SIZE) };
+    let stack = libc::stack_t {
+        ss_sp: bottom,
+        ss_flags: 0,
+        ss_size: STACK_SIZE,
+    };
+    // SAFETY: the range is ours and becomes usable before it becomes the stack. It is never unmapped.
+    let failed = unsafe {
+        libc::mprotect(bottom, STACK_SIZE, libc::PROT_READ | libc::PROT_WRITE) != 0
+            || libc::sigaltstack(&raw const stack, core::ptr::null_mut()) != 0
+    };
+    if failed {
+        let errno = sys::errno();
+        // SAFETY: the mapping just made; nothing points into it.
+        unsafe { libc::munmap(start, whole) };
+        return Err(errno);
+    }
+    Ok(())
+}

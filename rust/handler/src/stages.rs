@@ -1,0 +1,417 @@
+//! The stage machine: what a crash leaves, step by step, each step at its own risk.
+//!
+//! A valid file is committed before anything risky runs, and replaced by a richer one after. A fault inside a stage, or
+//! the watchdog when a stage takes too long, enters the handler again on the same thread: the stage is marked, and the
+//! nested handler goes on with the next one. The interrupted frames are abandoned, never returned to.
+
+use core::cell::UnsafeCell;
+use core::sync::atomic::{AtomicI32, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+
+use crate::commit::{Content, Paths, Place, Process, Strength, commit};
+use crate::context::Facts;
+use crate::error_file::{Record, StageReport};
+use crate::install::Configuration;
+use crate::json::Writer;
+use crate::modules::{Module, module_of};
+use crate::path::PathBuffer;
+use crate::sys::{self, Errno, ThreadTimer, View};
+use crate::{foreign, park};
+use firstfault_format::files;
+
+/// What is done, in this order. The facts themselves come before all stages: they cannot fail.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    /// The file with the facts alone is committed.
+    Minimal,
+    /// The crashed thread's instruction is looked up in the memory map.
+    Module,
+    /// CPython dumps the crashed thread's Python stack.
+    OwnPythonStack,
+    /// The other threads are stopped.
+    Park,
+    /// They dump their Python stacks, one after the other.
+    OtherPythonStacks,
+    /// The file with everything replaces the minimal one.
+    Enriched,
+}
+
+/// The stages, their names in the error file and how long each may take, nanoseconds.
+const STAGES: [(Stage, &str, u64); 6] = [
+    (Stage::Minimal, "minimal", 500_000_000),
+    (Stage::Module, "module", 100_000_000),
+    (Stage::OwnPythonStack, "own_python_stack", 300_000_000),
+    (Stage::Park, "park", 500_000_000),
+    (
+        Stage::OtherPythonStacks,
+        "other_python_stacks",
+        1_000_000_000,
+    ),
+    (Stage::Enriched, "enriched", 1_000_000_000),
+];
+
+/// How far a capture goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Depth {
+    /// The minimal file only: the previous handler may recover, so nothing of the process is disturbed.
+    Minimal,
+    /// Everything: the process is dying.
+    Full,
+}
+
+const OK: u8 = 1;
+const FAULT: u8 = 2;
+const TIMEOUT: u8 = 3;
+const FAILED: u8 = 4;
+
+static NEXT: AtomicUsize = AtomicUsize::new(0);
+static STATUS: [AtomicU8; STAGES.len()] = [const { AtomicU8::new(0) }; STAGES.len()];
+static MICROSECONDS: [AtomicU32; STAGES.len()] = [const { AtomicU32::new(0) }; STAGES.len()];
+static STARTED_NS: AtomicU64 = AtomicU64::new(0);
+/// The watchdog's timer plus one; 0 is none.
+static WATCHDOG: AtomicI32 = AtomicI32::new(0);
+/// Where the crashed thread's text ends in the dump.
+static OWN_STACK_END: AtomicUsize = AtomicUsize::new(0);
+
+/// Other threads that crashed while this one was at work.
+static OTHERS: [(AtomicI32, AtomicI32); 16] =
+    [const { (AtomicI32::new(0), AtomicI32::new(0)) }; 16];
+static OTHERS_USED: AtomicUsize = AtomicUsize::new(0);
+
+/// What only the owner of the handler touches.
+struct Room {
+    facts: UnsafeCell<Option<Facts>>,
+    module: UnsafeCell<Option<Module>>,
+    paths: UnsafeCell<Paths>,
+    error: UnsafeCell<PathBuffer>,
+    stem: UnsafeCell<PathBuffer>,
+    buffer: UnsafeCell<[u8; 8192]>,
+    compact: UnsafeCell<[u8; 4000]>,
+}
+
+// SAFETY: one thread at a time owns the handler (`handle::OWNER`), and only it runs stages. A nested entry on that
+// thread abandons the frames whose references into the room it overlaps; they are never used again.
+unsafe impl Sync for Room {}
+
+static ROOM: Room = Room {
+    facts: UnsafeCell::new(None),
+    module: UnsafeCell::new(None),
+    paths: UnsafeCell::new(Paths::new()),
+    error: UnsafeCell::new(PathBuffer::new()),
+    stem: UnsafeCell::new(PathBuffer::new()),
+    buffer: UnsafeCell::new([0; 8192]),
+    compact: UnsafeCell::new([0; 4000]),
+};
+
+/// Starts a capture with these facts; a capture that has begun keeps its first ones.
+pub(crate) fn begin(facts: Facts) {
+    if NEXT.load(Ordering::Relaxed) == 0 {
+        // SAFETY: see `Room`.
+        unsafe { *ROOM.facts.get() = Some(facts) };
+    }
+}
+
+/// Forgets a capture whose failure was none.
+pub(crate) fn reset() {
+    NEXT.store(0, Ordering::Relaxed);
+    OTHERS_USED.store(0, Ordering::Relaxed);
+    for (status, microseconds) in STATUS.iter().zip(&MICROSECONDS) {
+        status.store(0, Ordering::Relaxed);
+        microseconds.store(0, Ordering::Relaxed);
+    }
+}
+
+/// Returns whether every stage of this depth is over.
+pub(crate) fn is_done(depth: Depth) -> bool {
+    NEXT.load(Ordering::Relaxed) >= end(depth)
+}
+
+/// Notes another thread's crash, for the file of the first.
+pub(crate) fn note_other_crash(thread: i32, signal: i32) {
+    let used = OTHERS_USED.fetch_add(1, Ordering::Relaxed);
+    if let Some(other) = OTHERS.get(used) {
+        other.0.store(thread, Ordering::Relaxed);
+        other.1.store(signal, Ordering::Relaxed);
+    }
+}
+
+/// Runs the stages up to this depth, from wherever the machine stands.
+pub(crate) fn run(configuration: &Configuration, depth: Depth) {
+    arm_watchdog(configuration);
+    while NEXT.load(Ordering::Relaxed) < end(depth) {
+        let index = NEXT.load(Ordering::Relaxed);
+        let Some((stage, _, budget_ns)) = STAGES.get(index) else {
+            break;
+        };
+        STARTED_NS.store(sys::clock_ns(libc::CLOCK_MONOTONIC), Ordering::Relaxed);
+        if let Some(watchdog) = watchdog() {
+            watchdog.arm(*budget_ns);
+        }
+        let status = if execute(*stage, configuration) {
+            OK
+        } else {
+            FAILED
+        };
+        finish(index, status);
+    }
+    if let Some(watchdog) = watchdog() {
+        watchdog.delete();
+        WATCHDOG.store(0, Ordering::Relaxed);
+    }
+}
+
+/// Marks the running stage as one that did not come to its end; the caller goes on with [`run`].
+pub(crate) fn interrupt(by_watchdog: bool) {
+    finish(
+        NEXT.load(Ordering::Relaxed),
+        if by_watchdog { TIMEOUT } else { FAULT },
+    );
+}
+
+fn finish(index: usize, status: u8) {
+    if let Some(watchdog) = watchdog() {
+        watchdog.arm(0);
+    }
+    let took =
+        sys::clock_ns(libc::CLOCK_MONOTONIC).saturating_sub(STARTED_NS.load(Ordering::Relaxed));
+    if let (Some(slot), Some(time)) = (STATUS.get(index), MICROSECONDS.get(index)) {
+        slot.store(status, Ordering::Relaxed);
+        time.store(
+            (took / 1000).min(u64::from(u32::MAX)) as u32,
+            Ordering::Relaxed,
+        );
+    }
+    NEXT.store(index.saturating_add(1), Ordering::Relaxed);
+}
+
+fn end(depth: Depth) -> usize {
+    match depth {
+        Depth::Minimal => 1,
+        Depth::Full => STAGES.len(),
+    }
+}
+
+fn watchdog() -> Option<ThreadTimer> {
+    match WATCHDOG.load(Ordering::Relaxed) {
+        0 => None,
+        timer => Some(ThreadTimer::from_id(timer.wrapping_sub(1))),
+    }
+}
+
+fn arm_watchdog(configuration: &Configuration) {
+    if WATCHDOG.load(Ordering::Relaxed) != 0 {
+        return;
+    }
+    let mut action = sys::default_action();
+    action.sa_sigaction = crate::handle::on_watchdog as *const () as usize;
+    action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK | libc::SA_NODEFER;
+    if sys::set_action(configuration.watchdog_signal, &action).is_ok()
+        && let Ok(timer) = ThreadTimer::new(configuration.watchdog_signal)
+    {
+        WATCHDOG.store(timer.id().wrapping_add(1), Ordering::Relaxed);
+    }
+}
+
+fn execute(stage: Stage, configuration: &Configuration) -> bool {
+    // SAFETY: see `Room`.
+    let facts = unsafe { &*ROOM.facts.get() };
+    let Some(facts) = facts else {
+        return false;
+    };
+    match stage {
+        Stage::Minimal => commit_record(facts, configuration, Strength::Final),
+        Stage::Module => {
+            let module = facts.program_counter.and_then(module_of);
+            // SAFETY: see `Room`.
+            unsafe { *ROOM.module.get() = module };
+            module.is_some()
+        }
+        Stage::OwnPythonStack => dump_own_stack(),
+        Stage::Park => {
+            park::park(configuration.park_signal, crate::install::is_captured);
+            park::slots().iter().all(park::Slot::has_answered)
+        }
+        Stage::OtherPythonStacks => foreign::prepare_python_dump()
+            .is_some_and(|descriptor| park::dump_python_stacks(descriptor, facts.process)),
+        Stage::Enriched => commit_record(facts, configuration, Strength::Enriched),
+    }
+}
+
+fn dump_own_stack() -> bool {
+    let Some(descriptor) = foreign::prepare_python_dump() else {
+        return false;
+    };
+    foreign::dump_python_stack();
+    let end = sys::seek(descriptor, 0, libc::SEEK_CUR).unwrap_or(0) as usize;
+    OWN_STACK_END.store(end, Ordering::Relaxed);
+    end > 0
+}
+
+/// The record as something that the writer can write.
+struct Body<'a> {
+    record: Record<'a>,
+    compact: &'a [u8],
+}
+
+impl Content for Body<'_> {
+    fn write(&mut self, descriptor: i32) -> Result<(), Errno> {
+        // SAFETY: see `Room`; nothing else uses the buffer while a record is written.
+        let mut writer = Writer::new(unsafe { &mut *ROOM.buffer.get() }, Some(descriptor));
+        self.record.write(&mut writer);
+        writer.finish().map(drop)
+    }
+
+    fn compact(&self) -> &[u8] {
+        self.compact
+    }
+}
+
+/// Writes the record, as rich as it is by now, to every place. Returns whether all took it.
+fn commit_record(facts: &Facts, configuration: &Configuration, strength: Strength) -> bool {
+    let identity = &configuration.identity;
+    let dump = match foreign::prepare_python_dump() {
+        Some(descriptor) if strength == Strength::Enriched => {
+            let length = sys::seek(descriptor, 0, libc::SEEK_CUR).unwrap_or(0) as usize;
+            View::new(descriptor, length)
+        }
+        _ => None,
+    };
+    let dump = dump.as_ref().map(View::bytes).unwrap_or_default();
+    let own_end = OWN_STACK_END.load(Ordering::Relaxed);
+    let mut stages = [StageReport {
+        name: "",
+        status: "",
+        microseconds: 0,
+    }; STAGES.len()];
+    let stages = stage_reports(&mut stages);
+    let mut others = [(0, 0); OTHERS.len()];
+    let others = other_crashes(&mut others);
+    let record = Record {
+        facts,
+        identity,
+        // SAFETY: see `Room`.
+        module: unsafe { (*ROOM.module.get()).as_ref() },
+        own_stack: dump.get(..own_end).unwrap_or_default(),
+        dump,
+        preceded_by: configuration.preceded_by(),
+        other_crashes: others,
+        stages,
+    };
+    // SAFETY: see `Room`.
+    let compact = unsafe { &mut *ROOM.compact.get() };
+    let mut writer = Writer::new(compact, None);
+    record.write_compact(&mut writer);
+    let length = writer.finish().unwrap_or(0);
+    let mut body = Body {
+        record,
+        compact: compact.get(..length).unwrap_or_default(),
+    };
+    // SAFETY: see `Room`.
+    let paths = unsafe { &mut *ROOM.paths.get() };
+    let is_child = facts.process != identity.id;
+    let process = Process {
+        id: facts.process,
+        start_time_ns: if is_child { 0 } else { identity.start_time_ns },
+    };
+    let mut all = true;
+    for place in configuration.places {
+        let done = if is_child {
+            // A forked child has its own names, under its parent's, and never more than this one record.
+            child_place(place, identity.id, facts.process)
+                .is_some_and(|place| commit_once(&place, &process, strength, &mut body, paths))
+        } else {
+            commit(place, &process, strength, &mut body, paths).is_ok()
+        };
+        all &= done;
+    }
+    all
+}
+
+/// A child's place is made anew for each commit, so it does not remember what it holds: the second one replaces.
+fn commit_once(
+    place: &Place<'_>,
+    process: &Process,
+    strength: Strength,
+    body: &mut Body<'_>,
+    paths: &mut Paths,
+) -> bool {
+    match strength {
+        Strength::Enriched => crate::commit::replace(place, process, body, paths).is_ok(),
+        _ => commit(place, process, strength, body, paths).is_ok(),
+    }
+}
+
+/// `<stem>.<parent>.child_<child>.json`
+fn child_place(place: &Place<'static>, parent: i32, child: i32) -> Option<Place<'static>> {
+    // SAFETY: see `Room`.
+    let (stem, error): (&'static mut PathBuffer, &'static mut PathBuffer) =
+        unsafe { (&mut *ROOM.stem.get(), &mut *ROOM.error.get()) };
+    stem.start(place.stem().to_bytes())
+        .push(b".")
+        .push_decimal(parent.unsigned_abs().into())
+        .push(files::CHILD.as_bytes())
+        .push_decimal(child.unsigned_abs().into());
+    let stem: &'static PathBuffer = stem;
+    error
+        .start(stem.as_c_str()?.to_bytes())
+        .push(files::ERROR.as_bytes());
+    let error: &'static PathBuffer = error;
+    Some(Place::new(
+        error.as_c_str()?,
+        stem.as_c_str()?,
+        place.directory(),
+    ))
+}
+
+fn stage_reports(room: &mut [StageReport; STAGES.len()]) -> &[StageReport] {
+    let done = NEXT.load(Ordering::Relaxed).min(STAGES.len());
+    for (index, report) in room.iter_mut().enumerate().take(done) {
+        let status = STATUS
+            .get(index)
+            .map_or(0, |status| status.load(Ordering::Relaxed));
+        let microseconds = MICROSECONDS
+            .get(index)
+            .map_or(0, |time| time.load(Ordering::Relaxed));
+        *report = StageReport {
+            name: STAGES.get(index).map_or("", |stage| stage.1),
+            status: match status {
+                OK => "ok",
+                FAULT => "fault",
+                TIMEOUT => "timeout",
+                _ => "skipped",
+            },
+            microseconds: u64::from(microseconds),
+        };
+    }
+    room.get(..done).unwrap_or_default()
+}
+
+fn other_crashes(room: &mut [(i32, i32); OTHERS.len()]) -> &[(i32, i32)] {
+    let used = OTHERS_USED.load(Ordering::Relaxed).min(OTHERS.len());
+    for (copy, other) in room.iter_mut().zip(&OTHERS) {
+        *copy = (
+            other.0.load(Ordering::Relaxed),
+            other.1.load(Ordering::Relaxed),
+        );
+    }
+    room.get(..used).unwrap_or_default()
+}
+
+/// Takes back the files of a capture whose failure was none.
+pub(crate) fn withdraw(configuration: &Configuration) {
+    // SAFETY: see `Room`.
+    let paths = unsafe { &mut *ROOM.paths.get() };
+    let identity = &configuration.identity;
+    let id = sys::process_id();
+    let process = Process {
+        id,
+        start_time_ns: identity.start_time_ns,
+    };
+    for place in configuration.places {
+        if id == identity.id {
+            place.withdraw(&process, paths);
+        } else if let Some(place) = child_place(place, identity.id, id) {
+            let _ = sys::unlink(place.error());
+        }
+    }
+    reset();
+}

@@ -6,9 +6,9 @@ use std::sync::Mutex;
 
 use firstfault_format::env;
 
-use firstfault_handler::commit::Place;
 use firstfault_handler::error_file;
 use firstfault_handler::install::{self, Configuration};
+use firstfault_handler::place::Place;
 
 use crate::identity::Identity;
 use crate::record;

@@ -5,7 +5,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
 use firstfault_format::{env, files};
-use firstfault_handler::commit::{self, Content, Outcome, Paths, Place, Process, Strength};
+use firstfault_handler::commit::{self, Content, Outcome, Paths, Strength};
+use firstfault_handler::place::{Place, Process};
 use firstfault_handler::sys::{self, Errno};
 
 use crate::identity::{self, Identity};
@@ -148,4 +149,32 @@ pub(crate) fn this_process() -> Process {
         id: nix::unistd::getpid().as_raw(),
         start_time_ns: identity::start_time_ns(),
     }
+}
+
+/// The provisional records so far, as a crash record will carry them.
+static PRECEDING: Mutex<Vec<String>> = Mutex::new(Vec::new());
+/// How many are kept: what the handler was told is never freed.
+const PRECEDING_MAX: usize = 8;
+
+/// Lets a later crash record say what was recorded before it and survived.
+fn precede_crash(record: &[u8]) {
+    let mut preceding = PRECEDING
+        .lock()
+        .unwrap_or_else(std::sync::PoisonError::into_inner);
+    let Ok(record) = serde_json::from_slice::<serde_json::Value>(record) else {
+        return;
+    };
+    if preceding.len() >= PRECEDING_MAX {
+        return;
+    }
+    let section = &record[firstfault_format::SECTION];
+    let message = record["message"]["message"].as_str().unwrap_or_default();
+    let entry = serde_json::json!({
+        "kind": section["kind"],
+        "message": message.chars().take(1000).collect::<String>(),
+        "time_ns": section["time_ns"],
+    });
+    preceding.push(entry.to_string());
+    let all: &'static [u8] = Box::leak(preceding.join(",").into_boxed_str()).as_bytes();
+    firstfault_handler::install::set_preceded_by(Box::leak(Box::new(all)));
 }

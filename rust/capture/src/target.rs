@@ -8,7 +8,7 @@ use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
 use firstfault_format::{env, files};
-use firstfault_handler::commit::Place;
+use firstfault_handler::place::Place;
 
 use crate::identity::{self, Identity};
 

@@ -5,13 +5,16 @@
 //! own earlier record is replaced by rename(2). Only a target that cannot be renamed, a mount point, is written in
 //! place. Everything that loses goes beside: `<stem>.<pid>.json`.
 
-use core::ffi::CStr;
-use core::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use core::sync::atomic::Ordering;
 
 use firstfault_format::files;
 
 use crate::path::PathBuffer;
+use crate::place::{
+    BESIDE, FINAL, IN_PLACE, LATER_MAX, PROVISIONAL, Place, Process, TARGET, beside,
+};
 use crate::sys::{self, Errno, FileStatus};
+use crate::temporary::{Kind, Temporary};
 
 /// What can be written as an error file.
 pub trait Content {
@@ -47,8 +50,8 @@ pub enum Outcome {
 /// Room for the paths of one commit; large, so whoever calls keeps one.
 #[derive(Debug, Default)]
 pub struct Paths {
-    temporary: PathBuffer,
-    nameless: PathBuffer,
+    pub(crate) temporary: PathBuffer,
+    pub(crate) nameless: PathBuffer,
     /// Where a record went that lost the error file's own path.
     pub beside: PathBuffer,
 }
@@ -64,124 +67,8 @@ impl Paths {
     }
 }
 
-/// What this process holds at the error file's own path.
-const NOTHING: u8 = 0;
-const PROVISIONAL: u8 = 1;
-const FINAL: u8 = 2;
-
-/// Where this process's latest record is.
-const NOWHERE: u8 = 0;
-const TARGET: u8 = 1;
-const IN_PLACE: u8 = 2;
-const BESIDE: u8 = 3;
-
 /// How often a race for the same path is run again before the record goes beside.
 const ATTEMPTS: u8 = 4;
-/// How many later failures of one process are kept.
-const LATER_MAX: u8 = 9;
-
-/// One place where the records of this process go, and what this process has put there.
-#[derive(Debug)]
-pub struct Place<'a> {
-    error: &'a CStr,
-    stem: &'a CStr,
-    directory: &'a CStr,
-    held: AtomicU8,
-    latest: AtomicU8,
-    later: AtomicU8,
-    device: AtomicU64,
-    inode: AtomicU64,
-}
-
-impl<'a> Place<'a> {
-    /// Returns a place for an error file: its absolute path, that path without `.json`, and its directory.
-    pub const fn new(error: &'a CStr, stem: &'a CStr, directory: &'a CStr) -> Self {
-        Self {
-            error,
-            stem,
-            directory,
-            held: AtomicU8::new(NOTHING),
-            latest: AtomicU8::new(NOWHERE),
-            later: AtomicU8::new(0),
-            device: AtomicU64::new(0),
-            inode: AtomicU64::new(0),
-        }
-    }
-
-    /// Returns the error file's own path.
-    pub fn error(&self) -> &'a CStr {
-        self.error
-    }
-
-    /// Returns the path that all files of this place begin with.
-    pub fn stem(&self) -> &'a CStr {
-        self.stem
-    }
-
-    /// Returns the directory of the error file.
-    pub fn directory(&self) -> &'a CStr {
-        self.directory
-    }
-
-    /// Takes back the record that this process committed last, because its failure turned out to be none.
-    pub fn withdraw(&self, process: &Process, paths: &mut Paths) {
-        match self.latest.swap(NOWHERE, Ordering::Relaxed) {
-            TARGET => {
-                if sys::status(self.error).is_ok_and(|status| self.is_ours(&status)) {
-                    let _ = sys::unlink(self.error);
-                }
-                self.held.store(NOTHING, Ordering::Relaxed);
-            }
-            IN_PLACE => {
-                // A mount point cannot be removed; empty, it says nothing.
-                if let Ok(descriptor) = sys::open(
-                    self.error,
-                    libc::O_WRONLY | libc::O_TRUNC | libc::O_NOFOLLOW,
-                    0,
-                ) {
-                    sys::close(descriptor);
-                }
-                self.held.store(NOTHING, Ordering::Relaxed);
-            }
-            BESIDE => {
-                let number = self.later.load(Ordering::Relaxed);
-                if let Some(path) = beside(self.stem, process.id, number, &mut paths.beside) {
-                    let _ = sys::unlink(path);
-                }
-                self.later
-                    .store(number.saturating_sub(1), Ordering::Relaxed);
-            }
-            _ => {}
-        }
-    }
-
-    fn is_ours(&self, status: &FileStatus) -> bool {
-        self.held.load(Ordering::Relaxed) != NOTHING
-            && status.identity
-                == (
-                    self.device.load(Ordering::Relaxed),
-                    self.inode.load(Ordering::Relaxed),
-                )
-    }
-
-    fn hold(&self, descriptor: i32, held: u8, latest: u8) {
-        if let Ok(status) = sys::descriptor_status(descriptor) {
-            self.device.store(status.identity.0, Ordering::Relaxed);
-            self.inode.store(status.identity.1, Ordering::Relaxed);
-        }
-        self.held.store(held, Ordering::Relaxed);
-        self.latest.store(latest, Ordering::Relaxed);
-    }
-}
-
-/// The process that writes: its ID names its files, its start tells old files from its own.
-#[derive(Debug, Clone, Copy)]
-pub struct Process {
-    /// The process ID.
-    pub id: i32,
-    /// When it started, nanoseconds since the Unix epoch.
-    pub start_time_ns: u64,
-}
 
 /// Writes a record to a place by the rules of this module.
 ///
@@ -211,7 +98,7 @@ pub fn replace(
     let temporary = Temporary::create(place, process, Kind::Named, paths)?;
     let result = content
         .write(temporary.descriptor)
-        .and_then(|()| temporary.publish_over(place.error, paths));
+        .and_then(|()| temporary.publish_over(place.error(), paths));
     let result = match result {
         Ok(()) => {
             place.hold(temporary.descriptor, FINAL, TARGET);
@@ -222,101 +109,6 @@ pub fn replace(
     };
     temporary.discard(paths);
     result
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Kind {
-    Nameless,
-    Named,
-}
-
-struct Temporary {
-    descriptor: i32,
-    kind: Kind,
-}
-
-impl Temporary {
-    fn create(
-        place: &Place<'_>,
-        process: &Process,
-        kind: Kind,
-        paths: &mut Paths,
-    ) -> Result<Self, Errno> {
-        // The thread's ID keeps a crash apart from a record that another thread is writing just then.
-        paths
-            .temporary
-            .start(place.error.to_bytes())
-            .push(b".")
-            .push_decimal(process.id as u64)
-            .push(b".")
-            .push_decimal(sys::thread_id() as u64)
-            .push(files::TEMPORARY.as_bytes());
-        let descriptor = match kind {
-            Kind::Nameless => sys::open(place.directory, libc::O_TMPFILE | libc::O_WRONLY, 0o666)?,
-            Kind::Named => {
-                let path = paths.temporary.as_c_str().ok_or(libc::ENAMETOOLONG)?;
-                let flags = libc::O_CREAT | libc::O_EXCL | libc::O_WRONLY | libc::O_NOFOLLOW;
-                match sys::open(path, flags, 0o666) {
-                    Err(libc::EEXIST) => {
-                        sys::unlink(path)?;
-                        sys::open(path, flags, 0o666)?
-                    }
-                    other => other?,
-                }
-            }
-        };
-        paths
-            .nameless
-            .start(b"/proc/self/fd/")
-            .push_decimal(descriptor as u64);
-        Ok(Self { descriptor, kind })
-    }
-
-    fn name<'p>(&self, paths: &'p Paths) -> Result<&'p CStr, Errno> {
-        match self.kind {
-            Kind::Nameless => paths.nameless.as_c_str(),
-            Kind::Named => paths.temporary.as_c_str(),
-        }
-        .ok_or(libc::ENAMETOOLONG)
-    }
-
-    /// Gives the file this name; fails with `EEXIST` where it is taken.
-    fn publish(&self, path: &CStr, paths: &Paths) -> Result<(), Errno> {
-        let name = self.name(paths)?;
-        match sys::link(name, path) {
-            // No hard links here. The caller has just seen that the name is free; this keeps the content whole and
-            // leaves only that moment open.
-            Err(libc::EPERM | libc::EOPNOTSUPP | libc::ENOSYS | libc::EMLINK)
-                if self.kind == Kind::Named =>
-            {
-                sys::rename(name, path)
-            }
-            other => other,
-        }
-    }
-
-    /// Puts the file in the place of whatever has this name.
-    fn publish_over(&self, path: &CStr, paths: &Paths) -> Result<(), Errno> {
-        let named = paths.temporary.as_c_str().ok_or(libc::ENAMETOOLONG)?;
-        if self.kind == Kind::Nameless {
-            sys::link(self.name(paths)?, named)?;
-        }
-        let result = sys::rename(named, path);
-        if result.is_err() && self.kind == Kind::Nameless {
-            let _ = sys::unlink(named);
-        }
-        result
-    }
-
-    fn discard(self, paths: &Paths) {
-        sys::close(self.descriptor);
-        if self.kind == Kind::Named
-            && let Some(path) = paths.temporary.as_c_str()
-        {
-            // Gone already where it was renamed.
-            let _ = sys::unlink(path);
-        }
-    }
 }
 
 fn with_temporary(
@@ -351,7 +143,7 @@ fn settle(
             BESIDE => {
                 let number = place.later.load(Ordering::Relaxed);
                 let mut buffer = PathBuffer::new();
-                let path = beside(place.stem, process.id, number, &mut buffer)
+                let path = beside(place.stem(), process.id, number, &mut buffer)
                     .ok_or(libc::ENAMETOOLONG)?;
                 temporary.publish_over(path, paths)?;
                 paths.beside.start(path.to_bytes());
@@ -367,8 +159,8 @@ fn settle(
         FINAL
     };
     for _ in 0..ATTEMPTS {
-        match sys::status(place.error) {
-            Err(libc::ENOENT) => match temporary.publish(place.error, paths) {
+        match sys::status(place.error()) {
+            Err(libc::ENOENT) => match temporary.publish(place.error(), paths) {
                 Ok(()) => {
                     place.hold(temporary.descriptor, new, TARGET);
                     return Ok(Outcome::Target);
@@ -379,7 +171,7 @@ fn settle(
             Err(errno) => return Err(errno),
             Ok(status) if place.is_ours(&status) => {
                 if held == PROVISIONAL || strength == Strength::Enriched {
-                    temporary.publish_over(place.error, paths)?;
+                    temporary.publish_over(place.error(), paths)?;
                     place.hold(temporary.descriptor, new, TARGET);
                     return Ok(Outcome::Target);
                 }
@@ -410,20 +202,20 @@ fn is_stale(status: &FileStatus, process: &Process) -> bool {
 fn displace(place: &Place<'_>, process: &Process, paths: &mut Paths) -> Result<(), Errno> {
     let replaced = paths
         .beside
-        .start(place.stem.to_bytes())
+        .start(place.stem().to_bytes())
         .push(b".")
         .push_decimal(process.id as u64)
         .push(files::REPLACED.as_bytes())
         .as_c_str()
         .ok_or(libc::ENAMETOOLONG)?;
-    sys::rename(place.error, replaced)?;
+    sys::rename(place.error(), replaced)?;
     let status = sys::status(replaced)?;
     if status.size == 0 {
         return sys::unlink(replaced);
     }
     if !is_stale(&status, process) {
         // Between the look and the rename somebody committed a record: it was first, so it gets its name back.
-        let _ = sys::link(replaced, place.error);
+        let _ = sys::link(replaced, place.error());
         return sys::unlink(replaced);
     }
     Ok(())
@@ -442,7 +234,8 @@ fn publish_beside(
         }
         place.later.store(number, Ordering::Relaxed);
         let mut buffer = PathBuffer::new();
-        let path = beside(place.stem, process.id, number, &mut buffer).ok_or(libc::ENAMETOOLONG)?;
+        let path =
+            beside(place.stem(), process.id, number, &mut buffer).ok_or(libc::ENAMETOOLONG)?;
         match temporary.publish(path, paths) {
             Err(libc::EEXIST) => {}
             Err(errno) => return Err(errno),
@@ -455,21 +248,10 @@ fn publish_beside(
     }
 }
 
-/// Returns `<stem>.<pid>.json`, and `<stem>.<pid>.2.json` and so on for more failures of the same process.
-fn beside<'p>(stem: &CStr, id: i32, number: u8, path: &'p mut PathBuffer) -> Option<&'p CStr> {
-    path.start(stem.to_bytes())
-        .push(b".")
-        .push_decimal(id as u64);
-    if number > 1 {
-        path.push(b".").push_decimal(u64::from(number));
-    }
-    path.push(files::ERROR.as_bytes()).as_c_str()
-}
-
 /// Writes the short form over a target that cannot be renamed.
 fn in_place(place: &Place<'_>, content: &dyn Content) -> Result<Outcome, Errno> {
     let descriptor = sys::open(
-        place.error,
+        place.error(),
         libc::O_WRONLY | libc::O_TRUNC | libc::O_NOFOLLOW,
         0,
     )?;

@@ -11,11 +11,6 @@ use crate::{park, python_stack, sys};
 const TEXT_MAX: usize = 16 * 1024;
 /// How many Python frames of one thread are kept.
 const FRAMES_MAX: usize = 128;
-/// Below this an address is a null pointer with an offset: Linux maps nothing there.
-///
-/// Source: vm.mmap_min_addr of the kernel, 65536 by default.
-const NULL_PAGE_END: u64 = 65_536;
-
 /// What normal code prepared: who the process is, as JSON members.
 #[derive(Debug, Clone, Copy)]
 pub struct Identity {
@@ -307,78 +302,6 @@ impl Record<'_> {
             writer.close(b'}');
         }
     }
-
-    /// One line in words: signal, reason, place, thread.
-    fn write_summary(&self, writer: &mut Writer<'_>) {
-        let facts = self.facts;
-        match signals::by_number(facts.signal) {
-            Some(signal) => {
-                writer.text(signal.name.as_bytes());
-                writer.text(b" (");
-                writer.text(signal.description.as_bytes());
-                writer.text(b"): ");
-            }
-            None => writer.text(b"Signal: "),
-        }
-        write_reason(writer, facts);
-        if let (Some(module), Some(address), true) =
-            (self.module, facts.program_counter, facts.is_fault())
-        {
-            writer.text(b", in ");
-            writer.text(module.name());
-            writer.text(b"+");
-            writer.text_hex(address.wrapping_sub(module.base));
-        }
-        writer.text(b", thread '");
-        writer.text(until_nul(&facts.thread_name));
-        writer.text(b"'");
-    }
-
-    /// The Python stacks for people: the crashed thread, then the others, as many as fit.
-    fn write_text(&self, writer: &mut Writer<'_>, text_max: usize) {
-        self.write_summary(writer);
-        writer.text(b"\n\nCrashed thread '");
-        writer.text(until_nul(&self.facts.thread_name));
-        writer.text(b"' (most recent call first):\n");
-        let own = python_stack::without_headline(self.own_stack);
-        write_stack(writer, own, text_max);
-        let mut left = text_max.saturating_sub(own.len());
-        let mut omitted = 0_u64;
-        for slot in park::slots() {
-            let stack =
-                python_stack::without_headline(self.dump.get(slot.dumped()).unwrap_or_default());
-            if stack.is_empty() {
-                continue;
-            }
-            if stack.len() > left {
-                omitted = omitted.saturating_add(1);
-                continue;
-            }
-            left = left.saturating_sub(stack.len());
-            let mut name = [0; 16];
-            writer.text(b"\nThread '");
-            writer.text(sys::name_of_thread(slot.thread(), &mut name).unwrap_or(b"?"));
-            writer.text(b"' (most recent call first):\n");
-            writer.text(stack);
-        }
-        if omitted > 0 {
-            writer.text(b"\n");
-            writer.text_decimal(omitted);
-            writer.text(b" more Python threads are in the error file.\n");
-        }
-    }
-}
-
-/// A stack, or its innermost part where it is too long.
-fn write_stack(writer: &mut Writer<'_>, stack: &[u8], most: usize) {
-    if stack.is_empty() {
-        writer.text(b"  <no Python frame>\n");
-    } else if stack.len() <= most {
-        writer.text(stack);
-    } else {
-        writer.text(stack.get(..most).unwrap_or_default());
-        writer.text(b"...\n");
-    }
 }
 
 fn write_python_frames(writer: &mut Writer<'_>, text: &[u8], cut: &mut i64) {
@@ -401,50 +324,4 @@ fn write_python_frames(writer: &mut Writer<'_>, text: &[u8], cut: &mut i64) {
         writer.close(b'}');
     }
     writer.close(b']');
-}
-
-/// What happened, as far as signal, code and address alone make it certain.
-fn write_reason(writer: &mut Writer<'_>, facts: &Facts) {
-    let (Some(code), address) = (facts.code, facts.address.unwrap_or(0)) else {
-        return writer.text(b"its information was lost by another handler");
-    };
-    if let Some((process, user)) = facts.sender {
-        if process == facts.process {
-            writer.text(b"raised by the process itself");
-        } else {
-            writer.text(b"sent by process ");
-            writer.text_decimal(process.unsigned_abs().into());
-            writer.text(b" of user ");
-            writer.text_decimal(user.into());
-        }
-        return;
-    }
-    let executes = facts.program_counter == Some(address);
-    let (text, shows_address): (&[u8], bool) =
-        match signals::code_name(facts.signal, code).unwrap_or_default() {
-            "SEGV_MAPERR" if address < NULL_PAGE_END && executes => {
-                (b"call through a null pointer", true)
-            }
-            "SEGV_MAPERR" if address < NULL_PAGE_END => (b"null pointer", true),
-            "SEGV_MAPERR" if executes => (b"jump to nowhere", true),
-            "SEGV_MAPERR" => (b"unmapped address", true),
-            "SEGV_ACCERR" if executes => (b"executing data", true),
-            "SEGV_ACCERR" => (b"forbidden access", true),
-            "BUS_ADRALN" => (b"misaligned address", true),
-            "BUS_ADRERR" => (
-                b"no memory behind the address (file truncated or its file system full)",
-                true,
-            ),
-            "BUS_MCEERR_AR" | "BUS_MCEERR_AO" => (b"hardware memory error", true),
-            "FPE_INTDIV" => (b"integer division by zero", false),
-            "ILL_ILLOPC" | "ILL_ILLOPN" => (b"illegal instruction", true),
-            // A general protection fault: the kernel does not know the address, and x86 raises it for many reasons.
-            "SI_KERNEL" => (b"protection fault, address unknown", false),
-            name => (name.as_bytes(), true),
-        };
-    writer.text(text);
-    if shows_address {
-        writer.text(b" at ");
-        writer.text_hex(address);
-    }
 }

@@ -10,7 +10,7 @@ use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, O
 use crate::context::{self, Facts};
 use crate::install::{self, Captured, Configuration};
 use crate::stages::{self, Depth};
-use crate::{park, sys};
+use crate::{crash_record, park, sys};
 
 /// The thread that handles a crash: process ID in the upper half, thread ID in the lower; 0 is nobody.
 static OWNER: AtomicU64 = AtomicU64::new(0);
@@ -220,7 +220,8 @@ fn deliver(delivery: &Delivery<'_>, configuration: &'static Configuration) {
             delivery.captured.exhaust();
             continue;
         }
-        stages::withdraw(configuration);
+        crash_record::withdraw(configuration);
+        stages::reset();
         delivery.captured.recovers.store(true, Ordering::Relaxed);
         delivery.captured.used.store(0, Ordering::Relaxed);
         OWNER.store(0, Ordering::Release);

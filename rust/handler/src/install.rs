@@ -7,8 +7,8 @@ use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
 
 use firstfault_format::signals;
 
-use crate::commit::Place;
 use crate::error_file::Identity;
+use crate::place::Place;
 use crate::sys::{self, Errno};
 use crate::{foreign, handle};
 

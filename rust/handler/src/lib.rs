@@ -17,6 +17,7 @@
 
 pub mod commit;
 pub mod context;
+mod crash_record;
 pub mod error_file;
 pub mod foreign;
 pub mod handle;
@@ -25,6 +26,9 @@ pub mod json;
 pub mod modules;
 pub mod park;
 pub mod path;
+pub mod place;
 pub mod python_stack;
 mod stages;
 pub mod sys;
+mod temporary;
+mod words;

@@ -7,16 +7,14 @@
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicI32, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
-use crate::commit::{Content, Paths, Place, Process, Strength, commit};
+use crate::commit::Strength;
 use crate::context::Facts;
-use crate::error_file::{Record, StageReport};
+use crate::crash_record::{self, Findings};
+use crate::error_file::StageReport;
 use crate::install::Configuration;
-use crate::json::Writer;
 use crate::modules::{Module, module_of};
-use crate::path::PathBuffer;
-use crate::sys::{self, Errno, ThreadTimer, View};
+use crate::sys::{self, ThreadTimer};
 use crate::{foreign, park};
-use firstfault_format::files;
 
 /// What is done, in this order. The facts themselves come before all stages: they cannot fail.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -81,11 +79,6 @@ static OTHERS_USED: AtomicUsize = AtomicUsize::new(0);
 struct Room {
     facts: UnsafeCell<Option<Facts>>,
     module: UnsafeCell<Option<Module>>,
-    paths: UnsafeCell<Paths>,
-    error: UnsafeCell<PathBuffer>,
-    stem: UnsafeCell<PathBuffer>,
-    buffer: UnsafeCell<[u8; 8192]>,
-    compact: UnsafeCell<[u8; 4000]>,
 }
 
 // SAFETY: one thread at a time owns the handler (`handle::OWNER`), and only it runs stages. A nested entry on that
@@ -95,11 +88,6 @@ unsafe impl Sync for Room {}
 static ROOM: Room = Room {
     facts: UnsafeCell::new(None),
     module: UnsafeCell::new(None),
-    paths: UnsafeCell::new(Paths::new()),
-    error: UnsafeCell::new(PathBuffer::new()),
-    stem: UnsafeCell::new(PathBuffer::new()),
-    buffer: UnsafeCell::new([0; 8192]),
-    compact: UnsafeCell::new([0; 4000]),
 };
 
 /// Starts a capture with these facts; a capture that has begun keeps its first ones.
@@ -218,7 +206,7 @@ fn execute(stage: Stage, configuration: &Configuration) -> bool {
         return false;
     };
     match stage {
-        Stage::Minimal => commit_record(facts, configuration, Strength::Final),
+        Stage::Minimal => write(facts, configuration, Strength::Final),
         Stage::Module => {
             let module = facts.program_counter.and_then(module_of);
             // SAFETY: see `Room`.
@@ -232,8 +220,26 @@ fn execute(stage: Stage, configuration: &Configuration) -> bool {
         }
         Stage::OtherPythonStacks => foreign::prepare_python_dump()
             .is_some_and(|descriptor| park::dump_python_stacks(descriptor, facts.process)),
-        Stage::Enriched => commit_record(facts, configuration, Strength::Enriched),
+        Stage::Enriched => write(facts, configuration, Strength::Enriched),
     }
+}
+
+fn write(facts: &Facts, configuration: &Configuration, strength: Strength) -> bool {
+    let mut stages = [StageReport {
+        name: "",
+        status: "",
+        microseconds: 0,
+    }; STAGES.len()];
+    let mut others = [(0, 0); OTHERS.len()];
+    let findings = Findings {
+        facts,
+        // SAFETY: see `Room`.
+        module: unsafe { (*ROOM.module.get()).as_ref() },
+        own_stack_end: OWN_STACK_END.load(Ordering::Relaxed),
+        other_crashes: other_crashes(&mut others),
+        stages: stage_reports(&mut stages),
+    };
+    crash_record::write(&findings, configuration, strength)
 }
 
 fn dump_own_stack() -> bool {
@@ -244,122 +250,6 @@ fn dump_own_stack() -> bool {
     let end = sys::seek(descriptor, 0, libc::SEEK_CUR).unwrap_or(0) as usize;
     OWN_STACK_END.store(end, Ordering::Relaxed);
     end > 0
-}
-
-/// The record as something that the writer can write.
-struct Body<'a> {
-    record: Record<'a>,
-    compact: &'a [u8],
-}
-
-impl Content for Body<'_> {
-    fn write(&mut self, descriptor: i32) -> Result<(), Errno> {
-        // SAFETY: see `Room`; nothing else uses the buffer while a record is written.
-        let mut writer = Writer::new(unsafe { &mut *ROOM.buffer.get() }, Some(descriptor));
-        self.record.write(&mut writer);
-        writer.finish().map(drop)
-    }
-
-    fn compact(&self) -> &[u8] {
-        self.compact
-    }
-}
-
-/// Writes the record, as rich as it is by now, to every place. Returns whether all took it.
-fn commit_record(facts: &Facts, configuration: &Configuration, strength: Strength) -> bool {
-    let identity = &configuration.identity;
-    let dump = match foreign::prepare_python_dump() {
-        Some(descriptor) if strength == Strength::Enriched => {
-            let length = sys::seek(descriptor, 0, libc::SEEK_CUR).unwrap_or(0) as usize;
-            View::new(descriptor, length)
-        }
-        _ => None,
-    };
-    let dump = dump.as_ref().map(View::bytes).unwrap_or_default();
-    let own_end = OWN_STACK_END.load(Ordering::Relaxed);
-    let mut stages = [StageReport {
-        name: "",
-        status: "",
-        microseconds: 0,
-    }; STAGES.len()];
-    let stages = stage_reports(&mut stages);
-    let mut others = [(0, 0); OTHERS.len()];
-    let others = other_crashes(&mut others);
-    let record = Record {
-        facts,
-        identity,
-        // SAFETY: see `Room`.
-        module: unsafe { (*ROOM.module.get()).as_ref() },
-        own_stack: dump.get(..own_end).unwrap_or_default(),
-        dump,
-        preceded_by: configuration.preceded_by(),
-        other_crashes: others,
-        stages,
-    };
-    // SAFETY: see `Room`.
-    let compact = unsafe { &mut *ROOM.compact.get() };
-    let mut writer = Writer::new(compact, None);
-    record.write_compact(&mut writer);
-    let length = writer.finish().unwrap_or(0);
-    let mut body = Body {
-        record,
-        compact: compact.get(..length).unwrap_or_default(),
-    };
-    // SAFETY: see `Room`.
-    let paths = unsafe { &mut *ROOM.paths.get() };
-    let is_child = facts.process != identity.id;
-    let process = Process {
-        id: facts.process,
-        start_time_ns: if is_child { 0 } else { identity.start_time_ns },
-    };
-    let mut all = true;
-    for place in configuration.places {
-        let done = if is_child {
-            // A forked child has its own names, under its parent's, and never more than this one record.
-            child_place(place, identity.id, facts.process)
-                .is_some_and(|place| commit_once(&place, &process, strength, &mut body, paths))
-        } else {
-            commit(place, &process, strength, &mut body, paths).is_ok()
-        };
-        all &= done;
-    }
-    all
-}
-
-/// A child's place is made anew for each commit, so it does not remember what it holds: the second one replaces.
-fn commit_once(
-    place: &Place<'_>,
-    process: &Process,
-    strength: Strength,
-    body: &mut Body<'_>,
-    paths: &mut Paths,
-) -> bool {
-    match strength {
-        Strength::Enriched => crate::commit::replace(place, process, body, paths).is_ok(),
-        _ => commit(place, process, strength, body, paths).is_ok(),
-    }
-}
-
-/// `<stem>.<parent>.child_<child>.json`
-fn child_place(place: &Place<'static>, parent: i32, child: i32) -> Option<Place<'static>> {
-    // SAFETY: see `Room`.
-    let (stem, error): (&'static mut PathBuffer, &'static mut PathBuffer) =
-        unsafe { (&mut *ROOM.stem.get(), &mut *ROOM.error.get()) };
-    stem.start(place.stem().to_bytes())
-        .push(b".")
-        .push_decimal(parent.unsigned_abs().into())
-        .push(files::CHILD.as_bytes())
-        .push_decimal(child.unsigned_abs().into());
-    let stem: &'static PathBuffer = stem;
-    error
-        .start(stem.as_c_str()?.to_bytes())
-        .push(files::ERROR.as_bytes());
-    let error: &'static PathBuffer = error;
-    Some(Place::new(
-        error.as_c_str()?,
-        stem.as_c_str()?,
-        place.directory(),
-    ))
 }
 
 fn stage_reports(room: &mut [StageReport; STAGES.len()]) -> &[StageReport] {
@@ -394,24 +284,4 @@ fn other_crashes(room: &mut [(i32, i32); OTHERS.len()]) -> &[(i32, i32)] {
         );
     }
     room.get(..used).unwrap_or_default()
-}
-
-/// Takes back the files of a capture whose failure was none.
-pub(crate) fn withdraw(configuration: &Configuration) {
-    // SAFETY: see `Room`.
-    let paths = unsafe { &mut *ROOM.paths.get() };
-    let identity = &configuration.identity;
-    let id = sys::process_id();
-    let process = Process {
-        id,
-        start_time_ns: identity.start_time_ns,
-    };
-    for place in configuration.places {
-        if id == identity.id {
-            place.withdraw(&process, paths);
-        } else if let Some(place) = child_place(place, identity.id, id) {
-            let _ = sys::unlink(place.error());
-        }
-    }
-    reset();
 }

@@ -1,0 +1,145 @@
+//! A place where the records of this process go, and what this process has put there.
+
+use core::ffi::CStr;
+use core::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+
+use firstfault_format::files;
+
+use crate::commit::Paths;
+use crate::path::PathBuffer;
+use crate::sys::{self, FileStatus};
+
+/// The process that writes: its ID names its files, its start tells old files from its own.
+#[derive(Debug, Clone, Copy)]
+pub struct Process {
+    /// The process ID.
+    pub id: i32,
+    /// When it started, nanoseconds since the Unix epoch.
+    pub start_time_ns: u64,
+}
+
+/// What this process holds at the error file's own path.
+pub(crate) const NOTHING: u8 = 0;
+pub(crate) const PROVISIONAL: u8 = 1;
+pub(crate) const FINAL: u8 = 2;
+
+/// Where this process's latest record is.
+pub(crate) const NOWHERE: u8 = 0;
+pub(crate) const TARGET: u8 = 1;
+pub(crate) const IN_PLACE: u8 = 2;
+pub(crate) const BESIDE: u8 = 3;
+
+/// How many later failures of one process are kept.
+pub(crate) const LATER_MAX: u8 = 9;
+
+/// One place where the records of this process go, and what this process has put there.
+#[derive(Debug)]
+pub struct Place<'a> {
+    error: &'a CStr,
+    stem: &'a CStr,
+    directory: &'a CStr,
+    pub(crate) held: AtomicU8,
+    pub(crate) latest: AtomicU8,
+    pub(crate) later: AtomicU8,
+    device: AtomicU64,
+    inode: AtomicU64,
+}
+
+impl<'a> Place<'a> {
+    /// Returns a place for an error file: its absolute path, that path without `.json`, and its directory.
+    pub const fn new(error: &'a CStr, stem: &'a CStr, directory: &'a CStr) -> Self {
+        Self {
+            error,
+            stem,
+            directory,
+            held: AtomicU8::new(NOTHING),
+            latest: AtomicU8::new(NOWHERE),
+            later: AtomicU8::new(0),
+            device: AtomicU64::new(0),
+            inode: AtomicU64::new(0),
+        }
+    }
+
+    /// Returns the error file's own path.
+    pub fn error(&self) -> &'a CStr {
+        self.error
+    }
+
+    /// Returns the path that all files of this place begin with.
+    pub fn stem(&self) -> &'a CStr {
+        self.stem
+    }
+
+    /// Returns the directory of the error file.
+    pub fn directory(&self) -> &'a CStr {
+        self.directory
+    }
+
+    /// Takes back the record that this process committed last, because its failure turned out to be none.
+    pub fn withdraw(&self, process: &Process, paths: &mut Paths) {
+        match self.latest.swap(NOWHERE, Ordering::Relaxed) {
+            TARGET => {
+                if sys::status(self.error).is_ok_and(|status| self.is_ours(&status)) {
+                    let _ = sys::unlink(self.error);
+                }
+                self.held.store(NOTHING, Ordering::Relaxed);
+            }
+            IN_PLACE => {
+                // A mount point cannot be removed; empty, it says nothing.
+                if let Ok(descriptor) = sys::open(
+                    self.error,
+                    libc::O_WRONLY | libc::O_TRUNC | libc::O_NOFOLLOW,
+                    0,
+                ) {
+                    sys::close(descriptor);
+                }
+                self.held.store(NOTHING, Ordering::Relaxed);
+            }
+            BESIDE => {
+                let number = self.later.load(Ordering::Relaxed);
+                if let Some(path) = beside(self.stem, process.id, number, &mut paths.beside) {
+                    let _ = sys::unlink(path);
+                }
+                self.later
+                    .store(number.saturating_sub(1), Ordering::Relaxed);
+            }
+            _ => {}
+        }
+    }
+
+    /// Returns whether a file is the one that this process put at the error file's path.
+    pub(crate) fn is_ours(&self, status: &FileStatus) -> bool {
+        self.held.load(Ordering::Relaxed) != NOTHING
+            && status.identity
+                == (
+                    self.device.load(Ordering::Relaxed),
+                    self.inode.load(Ordering::Relaxed),
+                )
+    }
+
+    /// Remembers the open file as the one that is now at the error file's path.
+    pub(crate) fn hold(&self, descriptor: i32, held: u8, latest: u8) {
+        if let Ok(status) = sys::descriptor_status(descriptor) {
+            self.device.store(status.identity.0, Ordering::Relaxed);
+            self.inode.store(status.identity.1, Ordering::Relaxed);
+        }
+        self.held.store(held, Ordering::Relaxed);
+        self.latest.store(latest, Ordering::Relaxed);
+    }
+}
+
+/// Returns `<stem>.<pid>.json`, and `<stem>.<pid>.2.json` and so on for more failures of the same process.
+pub(crate) fn beside<'p>(
+    stem: &CStr,
+    id: i32,
+    number: u8,
+    path: &'p mut PathBuffer,
+) -> Option<&'p CStr> {
+    path.start(stem.to_bytes())
+        .push(b".")
+        .push_decimal(id as u64);
+    if number > 1 {
+        path.push(b".").push_decimal(u64::from(number));
+    }
+    path.push(files::ERROR.as_bytes()).as_c_str()
+}

@@ -1,0 +1,114 @@
+//! Threads: which there are, what they are called, and how they wait for each other.
+
+use core::ffi::CStr;
+use core::sync::atomic::AtomicU32;
+
+use super::{close, open, read};
+use crate::path::Decimal;
+
+/// Sleeps while the word holds this value, at most so long; a wake-up, a change or a signal ends it early.
+///
+/// Source: futex(2), a bare system call.
+pub fn futex_wait(word: &AtomicU32, value: u32, timeout_ns: u64) {
+    let timeout = libc::timespec {
+        tv_sec: (timeout_ns / 1_000_000_000) as libc::time_t,
+        tv_nsec: (timeout_ns % 1_000_000_000) as libc::c_long,
+    };
+    // SAFETY: the word and the timeout live through the call.
+    unsafe {
+        libc::syscall(
+            libc::SYS_futex,
+            word.as_ptr(),
+            libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG,
+            value,
+            &raw const timeout,
+        )
+    };
+}
+
+/// Wakes all who sleep on the word.
+pub fn futex_wake(word: &AtomicU32) {
+    // SAFETY: the word lives through the call.
+    unsafe {
+        libc::syscall(
+            libc::SYS_futex,
+            word.as_ptr(),
+            libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG,
+            i32::MAX,
+        )
+    };
+}
+
+/// Returns the name of the calling thread, at most 15 bytes and NULs after them.
+pub fn thread_name() -> [u8; 16] {
+    let mut name = [0; 16];
+    // SAFETY: PR_GET_NAME fills 16 bytes.
+    unsafe { libc::prctl(libc::PR_GET_NAME, name.as_mut_ptr()) };
+    name
+}
+
+/// Calls a function with the ID of every thread of this process.
+///
+/// Source: getdents64(2) on /proc/self/task; readdir(3) allocates.
+pub fn for_each_thread(mut each: impl FnMut(i32)) {
+    let Ok(directory) = open(c"/proc/self/task", libc::O_RDONLY | libc::O_DIRECTORY, 0) else {
+        return;
+    };
+    let mut buffer = [0_u8; 4096];
+    loop {
+        // SAFETY: pointer and length are of one live buffer.
+        let count = unsafe {
+            libc::syscall(
+                libc::SYS_getdents64,
+                directory,
+                buffer.as_mut_ptr(),
+                buffer.len(),
+            )
+        };
+        let mut entries = match usize::try_from(count) {
+            Ok(count @ 1..) => buffer.get(..count).unwrap_or_default(),
+            _ => break,
+        };
+        // struct linux_dirent64: inode (8), offset (8), length of the entry (2), type (1), name.
+        while let (Some(&low), Some(&high)) = (entries.get(16), entries.get(17)) {
+            let length = usize::from(u16::from_ne_bytes([low, high]));
+            let name = entries.get(19..length).unwrap_or_default();
+            let digits = name.split(|byte| *byte == 0).next().unwrap_or_default();
+            if let Some(thread) = decimal(digits) {
+                each(thread);
+            }
+            entries = entries.get(length.max(1)..).unwrap_or_default();
+        }
+    }
+    close(directory);
+}
+
+fn decimal(digits: &[u8]) -> Option<i32> {
+    if digits.is_empty() {
+        return None;
+    }
+    let mut number = 0_i32;
+    for digit in digits {
+        let value = char::from(*digit).to_digit(10)?;
+        number = number.checked_mul(10)?.checked_add(value as i32)?;
+    }
+    Some(number)
+}
+
+/// Returns the name of a thread of this process, from /proc.
+pub fn name_of_thread(thread: i32, name: &mut [u8; 16]) -> Option<&[u8]> {
+    let mut path = [0_u8; 40];
+    let mut digits = Decimal::new();
+    let parts: [&[u8]; 3] = [
+        b"/proc/self/task/",
+        digits.format(thread.unsigned_abs().into()),
+        b"/comm",
+    ];
+    for (slot, byte) in path.iter_mut().zip(parts.into_iter().flatten()) {
+        *slot = *byte;
+    }
+    let descriptor = open(CStr::from_bytes_until_nul(&path).ok()?, libc::O_RDONLY, 0).ok()?;
+    let count = read(descriptor, name);
+    close(descriptor);
+    name.get(..count.ok()?)?.strip_suffix(b"\n")
+}

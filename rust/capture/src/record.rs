@@ -80,6 +80,9 @@ pub fn commit(
         whole: record,
         compact,
     };
+    if strength == Strength::Provisional {
+        precede_crash(record);
+    }
     let mut paths = Box::new(Paths::new());
     let mut written = None;
     for target in &targets {

@@ -307,11 +307,13 @@ impl Record<'_> {
 fn write_python_frames(writer: &mut Writer<'_>, text: &[u8], cut: &mut i64) {
     writer.key("python");
     writer.open(b'[');
-    for (index, frame) in python_stack::frames(text).enumerate() {
-        if index >= FRAMES_MAX {
+    let mut kept = 0_usize;
+    for frame in python_stack::frames(text) {
+        if kept == FRAMES_MAX {
             *cut = cut.saturating_add(1);
             continue;
         }
+        kept = kept.saturating_add(1);
         writer.open(b'{');
         writer.key("file");
         writer.string(frame.file);

@@ -109,7 +109,8 @@ impl Captured {
         let actions = unsafe { &mut *self.actions.get() };
         let depth = self.depth.load(Ordering::Relaxed);
         // faulthandler enabled once more after it was disabled: what lay above its old place is gone.
-        let again = actions.iter().take(depth).position(|known| {
+        let again = (0..depth).find(|index| {
+            let known = actions.get(*index).copied().flatten();
             known.is_some_and(|known| known.action.sa_sigaction == previous.action.sa_sigaction)
         });
         let index = again.unwrap_or(depth);
@@ -159,6 +160,16 @@ pub fn install() -> Result<(), Errno> {
         }
     }
     Ok(())
+}
+
+/// Remembers an action as the newest one below ours.
+///
+/// # Errors
+/// The signal is not captured, or too many actions are stacked.
+pub fn remember(signal: i32, action: libc::sigaction, is_known: bool) -> Result<(), Errno> {
+    captured_signal(signal)
+        .ok_or(libc::EINVAL)?
+        .push(Previous { action, is_known })
 }
 
 /// Returns whether a handler is one that always ends the process: faulthandler's, or one of torch's own.

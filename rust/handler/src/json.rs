@@ -106,9 +106,11 @@ impl<'a> Writer<'a> {
     /// Writes a number as `0x…` inside a string.
     pub fn text_hex(&mut self, number: u64) {
         self.raw(b"0x");
-        let digits = (64_u32.saturating_sub(number.leading_zeros()))
-            .div_ceil(4)
-            .max(1);
+        // A hexadecimal digit is four bits; 0 has one digit too.
+        let digits = 64_u32
+            .wrapping_sub((number | 1).leading_zeros())
+            .wrapping_add(3)
+            / 4;
         for position in (0..digits).rev() {
             let nibble = (number >> position.saturating_mul(4)) & 0xf;
             self.byte(

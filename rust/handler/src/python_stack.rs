@@ -39,14 +39,21 @@ fn frame(line: &[u8]) -> Option<Frame<'_>> {
     })
 }
 
+// `Iterator::position` counts with overflow checks, which would be a panic in the handler.
+
 fn find(text: &[u8], wanted: &[u8]) -> Option<usize> {
-    text.windows(wanted.len())
-        .position(|window| window == wanted)
+    (0..text.len()).find(|start| starts_at(text, *start, wanted))
 }
 
 fn rfind(text: &[u8], wanted: &[u8]) -> Option<usize> {
-    text.windows(wanted.len())
-        .rposition(|window| window == wanted)
+    (0..text.len())
+        .rev()
+        .find(|start| starts_at(text, *start, wanted))
+}
+
+fn starts_at(text: &[u8], start: usize, wanted: &[u8]) -> bool {
+    text.get(start..)
+        .is_some_and(|rest| rest.starts_with(wanted))
 }
 
 /// Returns the text without the dumper's own headline.

@@ -1,0 +1,46 @@
+//! The signal handler and nothing else, linked so that what it needs from outside shows as undefined symbols.
+//!
+//! `cargo build --profile audit -p firstfault-audit`, then `symbols.sh`: a panic that the optimizer could not rule out
+//! shows as `firstfault_panic_reached`, an allocation as an allocator's name, a lock as libpthread's.
+#![no_std]
+
+use firstfault_handler::install::{self, Configuration};
+use firstfault_handler::{foreign, handle};
+
+unsafe extern "C" {
+    fn firstfault_panic_reached() -> !;
+}
+
+#[panic_handler]
+fn panic(_information: &core::panic::PanicInfo<'_>) -> ! {
+    // SAFETY: never linked, so never called.
+    unsafe { firstfault_panic_reached() }
+}
+
+/// The handler of every crash signal, as the kernel reaches it.
+#[unsafe(no_mangle)]
+pub extern "C" fn firstfault_audit_entry(
+    signal: core::ffi::c_int,
+    information: *mut core::ffi::c_void,
+    context: *mut core::ffi::c_void,
+) {
+    handle::on_signal(signal, information.cast(), context);
+}
+
+/// What normal code tells the handler; without it the optimizer would see that nothing was ever installed.
+///
+/// # Safety
+/// Never called.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn firstfault_audit_setup(
+    configuration: &'static Configuration,
+    preceded_by: &'static &'static [u8],
+    action: &libc::sigaction,
+    signal: core::ffi::c_int,
+    is_known: bool,
+) -> bool {
+    install::configure(configuration);
+    install::set_preceded_by(preceded_by);
+    foreign::take_python_dumper(signal, signal);
+    install::remember(signal, *action, is_known).is_ok()
+}

@@ -1,2 +1,71 @@
-//! Evidence to verdict to report.
+//! Evidence to verdict to report: which rank of a dead job failed first, why, and with what evidence.
+//!
+//! [`analyze`] is the whole way: it finds the error files and logs below some paths, reads them, eliminates what is
+//! only a consequence, and returns a [`schema::Report`] that [`report`] renders as text, JSON or markdown. Everything
+//! after the reading is a pure function: the same evidence gives the same report, on any machine, with or without
+//! torch.
+//!
+//! ```
+//! use firstfault_analysis::{Options, analyze};
+//!
+//! let error = analyze(&["/nonexistent/job".into()], &Options::default()).unwrap_err();
+//! assert_eq!(error.to_string(), "/nonexistent/job: No such file or directory");
+//! ```
 #![deny(unsafe_code)]
+
+pub mod classify;
+pub mod error;
+pub mod failure;
+pub mod groups;
+pub mod logs;
+pub mod parse;
+pub mod report;
+pub mod scan;
+pub mod schema;
+pub mod traceback;
+pub mod verdict;
+
+mod assemble;
+mod decide;
+mod numbers;
+mod outcome;
+
+pub use error::{Error, ErrorKind};
+pub use failure::Failure;
+pub use schema::Report;
+
+use std::path::PathBuf;
+
+/// What the caller knows about the job that its files may not say.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Options {
+    /// The number of ranks that the job had, where known: ranks that left nothing at all are then counted as missing.
+    pub world_size: Option<u32>,
+}
+
+impl Options {
+    /// Returns these options with the job's number of ranks.
+    #[must_use]
+    pub fn with_world_size(self, world_size: Option<u32>) -> Self {
+        Self { world_size }
+    }
+}
+
+/// Returns the report on the one job whose files lie below `paths`.
+///
+/// Directories are walked (symbolic links to directories are not followed), files are read whatever their names. At
+/// most [`scan::MAX_FILE_BYTES`] of an error file and [`scan::MAX_LOG_BYTES`] of a log are read. A file that cannot be
+/// read or is no error file is an entry in the report's `damaged_files`, never an error.
+///
+/// # Errors
+///
+/// [`ErrorKind::Io`] when one of `paths` itself cannot be read, [`ErrorKind::NothingFound`] when no error file and no
+/// log of a launcher lies below any of them.
+pub fn analyze(paths: &[PathBuf], options: &Options) -> Result<Report, Error> {
+    let evidence = scan::scan(paths)?;
+    if evidence.is_empty() {
+        return Err(Error::nothing_found(paths));
+    }
+    Ok(verdict::judge(evidence, options))
+}

@@ -1,2 +1,62 @@
-//! The firstfault command line.
+//! The firstfault command line: arguments, colours, exit statuses; nothing else.
 #![deny(unsafe_code)]
+
+mod arguments;
+mod commands;
+
+use clap::Parser;
+use std::ffi::OsString;
+use std::io::{self, IsTerminal, Write};
+
+/// Runs the command line and returns its exit status.
+///
+/// `arguments` begin with the program's name, as `sys.argv` and `std::env::args_os` do. Output goes to the process's
+/// standard output and error. 0: done, and with `--check` nothing had failed; 1: with `--check`, something had; 2: wrong
+/// usage, or nothing could be read or written. A closed pipe ends the output quietly, with the status it would have had.
+///
+/// ```
+/// assert_eq!(firstfault::run(["firstfault", "report", "/nonexistent"]), 2);
+/// ```
+pub fn run<I, T>(arguments: I) -> u8
+where
+    I: IntoIterator<Item = T>,
+    T: Into<OsString> + Clone,
+{
+    match arguments::Arguments::try_parse_from(arguments) {
+        Ok(arguments) => commands::run(arguments),
+        Err(error) => {
+            // `--help` and `--version` are errors to clap, with status 0.
+            let status = u8::try_from(error.exit_code()).unwrap_or(commands::USAGE);
+            let text = error.render();
+            if error.use_stderr() {
+                let ansi = io::stderr().is_terminal() && !no_colour();
+                complain(&if ansi {
+                    text.ansi().to_string()
+                } else {
+                    text.to_string()
+                });
+            } else {
+                let ansi = io::stdout().is_terminal() && !no_colour();
+                let text = if ansi {
+                    text.ansi().to_string()
+                } else {
+                    text.to_string()
+                };
+                let _ = io::stdout().lock().write_all(text.as_bytes());
+            }
+            status
+        }
+    }
+}
+
+/// Whether the user wants no colours. Source: no-color.org
+fn no_colour() -> bool {
+    std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty())
+}
+
+/// Writes to standard error; when even that fails there is nobody to tell.
+fn complain(text: &str) {
+    let mut stderr = io::stderr().lock();
+    let _ = stderr.write_all(text.trim_end().as_bytes());
+    let _ = stderr.write_all(b"\n");
+}

@@ -1,0 +1,542 @@
+//! Evidence to a job: which rank, of which attempt, on which host, each piece belongs to.
+
+use crate::Options;
+use crate::failure::Section;
+use crate::logs::{AgentLog, Signalled};
+use crate::numbers::{Numbers, last_three, loose_ranks};
+use crate::scan::{Evidence, FileRole, Record, Slot, run_id};
+use crate::schema::DamagedFile;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::path::{Path, PathBuf};
+
+/// A job's evidence, by attempt and rank.
+#[derive(Debug, Default)]
+pub(crate) struct Job {
+    pub(crate) run_id: String,
+    pub(crate) world_size: u32,
+    pub(crate) attempts: BTreeMap<u32, BTreeMap<u32, RankEvidence>>,
+    pub(crate) hosts: BTreeMap<HostKey, HostEvidence>,
+    /// Whether a launcher left a log that fits none of the hosts.
+    pub(crate) stray_launcher: bool,
+    pub(crate) damaged: Vec<DamagedFile>,
+    pub(crate) notes: Vec<String>,
+}
+
+/// What one launcher's ranks have in common: its run directory, or the name of its host.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) enum HostKey {
+    Run(PathBuf),
+    Name(String),
+}
+
+/// A host, more exactly: a launcher.
+#[derive(Debug, Default)]
+pub(crate) struct HostEvidence {
+    /// Its name for people; empty where nothing tells it.
+    pub(crate) label: String,
+    /// Whether its launcher said how its workers ended.
+    pub(crate) reported: bool,
+    /// The signal that ended the launcher, and the log that says so.
+    pub(crate) signalled: Option<(PathBuf, Signalled)>,
+}
+
+/// All that is known of one rank in one attempt.
+#[derive(Debug)]
+pub(crate) struct RankEvidence {
+    pub(crate) rank: u32,
+    pub(crate) local_rank: Option<u32>,
+    pub(crate) host: HostKey,
+    /// The record that tells how it ended.
+    pub(crate) record: Option<Record>,
+    /// Records of the same rank besides: later failures, children, losers of a race.
+    pub(crate) others: Vec<Record>,
+    pub(crate) status: Option<Status>,
+    /// The end of its stderr, where it left no record.
+    pub(crate) output: String,
+    pub(crate) output_path: Option<PathBuf>,
+    pub(crate) output_whole: bool,
+    pub(crate) damaged: Option<String>,
+    /// Whether its number follows from nothing but the order of the directories.
+    pub(crate) assumed: bool,
+}
+
+/// How a launcher saw a worker end.
+#[derive(Debug, Clone)]
+pub(crate) struct Status {
+    /// An exit code, or minus a signal's number.
+    pub(crate) value: i64,
+    /// In nanoseconds since the Unix epoch, made from whole seconds.
+    pub(crate) time_ns: Option<i64>,
+    /// Where it says so, as `agent0.err:16`.
+    pub(crate) source: String,
+    /// Whether the launcher killed it, after it had not ended when asked to.
+    pub(crate) forced: bool,
+}
+
+impl RankEvidence {
+    fn new(rank: u32, local_rank: Option<u32>, host: HostKey) -> Self {
+        Self {
+            rank,
+            local_rank,
+            host,
+            record: None,
+            others: Vec::new(),
+            status: None,
+            output: String::new(),
+            output_path: None,
+            output_whole: false,
+            damaged: None,
+            assumed: false,
+        }
+    }
+
+    pub(crate) fn section(&self) -> Option<&Section> {
+        self.record.as_ref()?.failure.section.as_deref()
+    }
+}
+
+/// Returns the job that the evidence tells of; where it tells of several, the one with the latest failure.
+pub(crate) fn assemble(mut evidence: Evidence, options: &Options) -> Job {
+    let mut job = Job::default();
+    one_run(&mut evidence, &mut job);
+    let numbers = Numbers::of(&evidence);
+    if !numbers.assumed.is_empty() {
+        let names: Vec<_> = numbers
+            .assumed
+            .keys()
+            .take(3)
+            .filter_map(|run| run.file_name())
+            .map(|name| name.to_string_lossy())
+            .collect();
+        let runs = names.join(", ");
+        job.notes.push(format!(
+            "ranks below {runs} are numbered by the order of the directories: nothing tells them"
+        ));
+    }
+    let mut records: HashMap<(u32, u32), Vec<Record>> = HashMap::new();
+    let mut unranked = 0;
+    for slot in std::mem::take(&mut evidence.slots) {
+        job.add_slot(slot, &numbers);
+    }
+    let loose_numbers = loose_ranks(&evidence.records);
+    for (index, record) in std::mem::take(&mut evidence.records)
+        .into_iter()
+        .enumerate()
+    {
+        let section = record.failure.section.as_deref();
+        let stated = section.and_then(|section| section.rank.rank);
+        let attempt = attempt_of(&record);
+        let from_slot = record.slot.as_ref().and_then(|slot| numbers.rank(slot));
+        let Some(rank) = stated
+            .or(from_slot)
+            .or_else(|| loose_numbers.get(&index).copied())
+        else {
+            unranked += 1;
+            continue;
+        };
+        let local_rank = section
+            .and_then(|section| section.rank.local_rank)
+            .or(record.slot.as_ref().map(|slot| slot.local_rank));
+        let host = match &record.slot {
+            Some(slot) => HostKey::Run(slot.run.clone()),
+            None => HostKey::Name(
+                section
+                    .map(|section| section.host.name.clone())
+                    .unwrap_or_default(),
+            ),
+        };
+        let entry = job.rank(attempt, rank, local_rank, host);
+        entry.assumed |= stated.is_none() && record.slot.is_none();
+        records.entry((attempt, rank)).or_default().push(record);
+    }
+    for ((attempt, rank), found) in records {
+        if let Some(evidence) = job
+            .attempts
+            .get_mut(&attempt)
+            .and_then(|ranks| ranks.get_mut(&rank))
+        {
+            (evidence.record, evidence.others) = choose(found);
+        }
+    }
+    if unranked > 0 {
+        job.notes.push(format!(
+            "{unranked} error files without a rank were left out"
+        ));
+    }
+    for (file, slot) in std::mem::take(&mut evidence.damaged) {
+        if let Some((attempt, rank)) = slot
+            .as_ref()
+            .and_then(|slot| Some((slot.attempt, numbers.rank(slot)?)))
+        {
+            if let Some(evidence) = job
+                .attempts
+                .get_mut(&attempt)
+                .and_then(|ranks| ranks.get_mut(&rank))
+            {
+                evidence.damaged.get_or_insert_with(|| file.path.clone());
+            }
+        }
+        job.damaged.push(file);
+    }
+    job.add_agents(&evidence.agents, &numbers);
+    job.finish(&evidence, options);
+    job
+}
+
+/// Keeps the run whose failure is the latest.
+fn one_run(evidence: &mut Evidence, job: &mut Job) {
+    let mut runs: BTreeMap<String, i64> = BTreeMap::new();
+    for slot in &evidence.slots {
+        runs.entry(run_id(&slot.key.run)).or_default();
+    }
+    for record in &evidence.records {
+        let latest = runs.entry(run_of(record)).or_default();
+        *latest = (*latest).max(record.failure.time_ns.unwrap_or(0));
+    }
+    let latest = runs
+        .iter()
+        .filter(|(run, _)| !run.is_empty())
+        .max_by_key(|(_, time)| **time);
+    let Some((latest, _)) = latest.map(|(run, time)| (run.clone(), *time)) else {
+        return;
+    };
+    let others = runs
+        .keys()
+        .filter(|run| !run.is_empty() && **run != latest)
+        .count();
+    if others > 0 {
+        let text = format!(
+            "files of {others} other runs lie below the same paths and were left out; this is run {latest}, the latest"
+        );
+        job.notes.push(text);
+        evidence
+            .slots
+            .retain(|slot| run_id(&slot.key.run) == latest);
+        evidence
+            .records
+            .retain(|record| [latest.as_str(), ""].contains(&run_of(record).as_str()));
+        evidence
+            .damaged
+            .retain(|(_, slot)| slot.as_ref().is_none_or(|slot| run_id(&slot.run) == latest));
+    }
+    job.run_id = latest;
+}
+
+fn run_of(record: &Record) -> String {
+    let stated = record
+        .failure
+        .section
+        .as_ref()
+        .and_then(|section| section.rank.run_id.clone());
+    match &record.slot {
+        Some(slot) => run_id(&slot.run),
+        None => stated.unwrap_or_default(),
+    }
+}
+
+fn attempt_of(record: &Record) -> u32 {
+    let slot = record.slot.as_ref().map(|slot| slot.attempt);
+    let stated = || {
+        record
+            .failure
+            .section
+            .as_ref()
+            .and_then(|section| section.rank.attempt)
+    };
+    slot.or_else(stated)
+        .or_else(|| crate::scan::attempt_of(record.path.parent()?))
+        .unwrap_or(0)
+}
+
+/// Returns the record that tells how a rank ended, and the others; the same failure twice is one.
+fn choose(mut records: Vec<Record>) -> (Option<Record>, Vec<Record>) {
+    let provisional = |record: &Record| {
+        record
+            .failure
+            .section
+            .as_ref()
+            .is_some_and(|section| !section.is_final)
+    };
+    // The fuller first, so that it is the one that stays.
+    records.sort_by_key(|record| {
+        (
+            record.failure.section.is_none(),
+            record.slot.is_none(),
+            record.role,
+        )
+    });
+    let mut kept: Vec<Record> = Vec::new();
+    for record in records {
+        if !kept.iter().any(|other| same(other, &record)) {
+            kept.push(record);
+        }
+    }
+    kept.sort_by_key(|record| {
+        let child = record.role == FileRole::Child;
+        let time = record.failure.time_ns.unwrap_or(i64::MAX);
+        (
+            child,
+            provisional(record),
+            record.role == FileRole::Later,
+            time,
+        )
+    });
+    let own = kept
+        .first()
+        .is_some_and(|record| record.role != FileRole::Child);
+    let record = own.then(|| kept.remove(0));
+    (record, kept)
+}
+
+fn same(a: &Record, b: &Record) -> bool {
+    if let (Some(one), Some(two)) = (&a.failure.section, &b.failure.section) {
+        return one.process.pid == two.process.pid
+            && one.host.name == two.host.name
+            && a.failure.time_ns == b.failure.time_ns;
+    }
+    let beside =
+        |copy: &Record, main: &Record| copy.role == FileRole::Copy && main.role == FileRole::Main;
+    (beside(a, b) || beside(b, a)) && a.failure.message == b.failure.message
+}
+
+impl Job {
+    fn rank(
+        &mut self,
+        attempt: u32,
+        rank: u32,
+        local_rank: Option<u32>,
+        host: HostKey,
+    ) -> &mut RankEvidence {
+        let ranks = self.attempts.entry(attempt).or_default();
+        let evidence = ranks
+            .entry(rank)
+            .or_insert_with(|| RankEvidence::new(rank, local_rank, host.clone()));
+        if matches!((&evidence.host, &host), (HostKey::Name(_), HostKey::Run(_))) {
+            evidence.host = host;
+        }
+        evidence.local_rank = evidence.local_rank.or(local_rank);
+        evidence
+    }
+
+    fn add_slot(&mut self, slot: Slot, numbers: &Numbers) {
+        let Some(rank) = numbers.rank(&slot.key) else {
+            return;
+        };
+        let host = HostKey::Run(slot.key.run.clone());
+        let evidence = self.rank(slot.key.attempt, rank, Some(slot.key.local_rank), host);
+        evidence.output = slot.output;
+        evidence.output_whole = slot.output_whole;
+        evidence.output_path = slot.stderr;
+        evidence.assumed |= numbers.assumed.contains_key(&slot.key.run);
+    }
+
+    fn add_agents(&mut self, agents: &[AgentLog], numbers: &Numbers) {
+        let runs: BTreeSet<PathBuf> = self.all_ranks().filter_map(run).collect();
+        for agent in agents {
+            let last = u32::try_from(agent.failed.len().saturating_sub(1)).unwrap_or(0);
+            let stated = agent
+                .entries
+                .iter()
+                .find_map(|entry| last_three(entry.error_file.as_deref()?));
+            let mut components = stated.iter().flat_map(|tail| tail.components());
+            let name = components.next();
+            let attempt = components
+                .next()
+                .and_then(|part| crate::scan::attempt_of(Path::new(part.as_os_str())))
+                .unwrap_or(last);
+            let by_name = name.and_then(|name| {
+                runs.iter()
+                    .find(|run| run.file_name() == Some(name.as_os_str()))
+            });
+            let by_rank = || {
+                let base = agent
+                    .entries
+                    .first()
+                    .and_then(|entry| entry.rank.checked_sub(entry.local_rank))?;
+                runs.iter().find(|run| {
+                    numbers.base(run, attempt) == Some(base) && !numbers.assumed.contains_key(*run)
+                })
+            };
+            let run = by_name.or_else(by_rank);
+            self.stray_launcher |= run.is_none();
+            let host = match run {
+                Some(run) => HostKey::Run(run.clone()),
+                None => HostKey::Name(
+                    agent
+                        .entries
+                        .first()
+                        .map(|entry| entry.host.clone())
+                        .unwrap_or_default(),
+                ),
+            };
+            let at = agent
+                .path
+                .file_name()
+                .map(|name| name.to_string_lossy().into_owned())
+                .unwrap_or_default();
+            let zone = self.time_zone(agent, attempt);
+            for entry in &agent.entries {
+                let evidence = self.rank(attempt, entry.rank, Some(entry.local_rank), host.clone());
+                let time_ns =
+                    zone.and_then(|zone| (entry.local_time? - zone).checked_mul(1_000_000_000));
+                let forced = entry.pid.is_some_and(|pid| agent.forced.contains(&pid));
+                evidence.status = entry.status.map(|value| Status {
+                    value,
+                    time_ns,
+                    source: format!("{at}:{}", entry.line),
+                    forced,
+                });
+            }
+            if let Some(run) = run {
+                for (attempt, failed) in (0..).zip(&agent.failed) {
+                    let Some(base) = numbers.base(run, attempt) else {
+                        continue;
+                    };
+                    let evidence = self.rank(
+                        attempt,
+                        base + failed.local_rank,
+                        Some(failed.local_rank),
+                        host.clone(),
+                    );
+                    let source = format!("{at}:{}", failed.line);
+                    evidence.status.get_or_insert(Status {
+                        value: failed.status,
+                        time_ns: None,
+                        source,
+                        forced: false,
+                    });
+                }
+            }
+            let known = self.hosts.entry(host).or_default();
+            known.reported |= !agent.entries.is_empty();
+            known.signalled = agent
+                .signalled
+                .clone()
+                .map(|signalled| (agent.path.clone(), signalled))
+                .or(known.signalled.take());
+            if let Some(entry) = agent.entries.first() {
+                known.label.clone_from(&entry.host);
+            }
+        }
+    }
+
+    /// The launcher prints its own wall time; a worker of its own that recorded the same second tells the zone.
+    fn time_zone(&self, agent: &AgentLog, attempt: u32) -> Option<i64> {
+        let ranks = self.attempts.get(&attempt)?;
+        agent.entries.iter().find_map(|entry| {
+            let record = ranks.get(&entry.rank)?.record.as_ref()?;
+            entry.error_file.as_ref()?;
+            let offset = entry.local_time? - record.failure.time_ns? / 1_000_000_000;
+            let zone = (offset as f64 / 900.0).round() as i64 * 900;
+            ((offset - zone).abs() <= 2 && zone.abs() <= 15 * 3600).then_some(zone)
+        })
+    }
+
+    fn all_ranks(&self) -> impl Iterator<Item = &RankEvidence> {
+        self.attempts.values().flat_map(BTreeMap::values)
+    }
+
+    fn finish(&mut self, evidence: &Evidence, options: &Options) {
+        let stated = self
+            .all_ranks()
+            .filter_map(|rank| rank.section()?.rank.world_size)
+            .max();
+        let seen = self
+            .all_ranks()
+            .map(|rank| rank.rank.saturating_add(1))
+            .max()
+            .unwrap_or(0);
+        // A world of more ranks than there are machines is a mistake, not a list to write out.
+        self.world_size = options
+            .world_size
+            .or(stated)
+            .unwrap_or(0)
+            .max(seen)
+            .min((1 << 22).max(seen));
+        if self.run_id.is_empty() {
+            let stated = self
+                .all_ranks()
+                .find_map(|rank| rank.section()?.rank.run_id.clone());
+            self.run_id = stated.unwrap_or_default();
+        }
+        self.label_hosts();
+        let mut notes = Vec::new();
+        let told = !self.hosts.is_empty() && self.hosts.values().all(|host| host.reported);
+        if options.world_size.or(stated).is_none() && !told {
+            notes.push(
+                "the number of ranks is not stated: --world-size shows ranks that left nothing"
+                    .to_owned(),
+            );
+        }
+        if evidence.replaced > 0 {
+            notes.push(format!(
+                "{} stale error files of earlier processes were found and kept out",
+                evidence.replaced
+            ));
+        }
+        if evidence.skipped > 0 {
+            notes.push(format!(
+                "{} files are of kinds that this version does not read (.box, .term.json)",
+                evidence.skipped
+            ));
+        }
+        let mut said: BTreeMap<&str, usize> = BTreeMap::new();
+        for note in self
+            .all_ranks()
+            .filter_map(|rank| rank.record.as_ref())
+            .flat_map(|record| &record.failure.notes)
+        {
+            *said.entry(note).or_default() += 1;
+        }
+        notes.extend(
+            said.into_iter()
+                .map(|(note, count)| format!("{count} error files: {note}")),
+        );
+        self.notes.append(&mut notes);
+    }
+
+    fn label_hosts(&mut self) {
+        let keys: BTreeSet<HostKey> = self.all_ranks().map(|rank| rank.host.clone()).collect();
+        let mut names: BTreeMap<HostKey, String> = BTreeMap::new();
+        for rank in self.all_ranks() {
+            if let Some(name) = rank
+                .section()
+                .map(|section| &section.host.name)
+                .filter(|name| !name.is_empty())
+            {
+                names
+                    .entry(rank.host.clone())
+                    .or_insert_with(|| name.clone());
+            }
+        }
+        let parents: BTreeSet<_> = keys.iter().filter_map(parent_name).collect();
+        let told_apart = keys.len() > 1 && parents.len() == keys.len();
+        self.hosts
+            .retain(|key, host| keys.contains(key) || host.signalled.is_some());
+        for key in keys {
+            let parent = parent_name(&key).filter(|_| told_apart);
+            let host = self.hosts.entry(key.clone()).or_default();
+            if let Some(name) = names.remove(&key) {
+                host.label = name;
+            } else if let HostKey::Name(name) = &key {
+                host.label.clone_from(name);
+            } else if let Some(parent) =
+                parent.filter(|_| matches!(host.label.as_str(), "" | "localhost"))
+            {
+                host.label = parent;
+            }
+        }
+    }
+}
+
+fn run(rank: &RankEvidence) -> Option<PathBuf> {
+    match &rank.host {
+        HostKey::Run(run) => Some(run.clone()),
+        HostKey::Name(_) => None,
+    }
+}
+
+fn parent_name(key: &HostKey) -> Option<String> {
+    let HostKey::Run(run) = key else { return None };
+    Some(run.parent()?.file_name()?.to_string_lossy().into_owned())
+}

@@ -1,0 +1,512 @@
+//! The decision: from the ends of all ranks of one attempt to its first failure.
+//!
+//! Uniform failures name no rank; then one candidate, or the one that others point at, or the earliest beyond the
+//! clocks' bound; without a candidate, whom the others waited for, or who left nothing.
+
+use crate::assemble::{HostKey, Job};
+use crate::classify::{Role, Rule, rules};
+use crate::groups::Fingerprint;
+use crate::outcome::{End, Outcome};
+use crate::schema::Confidence;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// How far clocks of different hosts are taken to differ, in nanoseconds.
+const SKEW_NS: i64 = 2_000_000_000;
+
+/// What the first failure of an attempt was.
+#[derive(Debug)]
+pub(crate) struct Decision {
+    pub(crate) subject: Subject,
+    pub(crate) rule: &'static Rule,
+    pub(crate) confidence: Confidence,
+    /// Further ranks that failed by themselves.
+    pub(crate) also: Vec<u32>,
+    /// Ranks that may be the cause, and why.
+    pub(crate) suspects: Vec<(u32, String)>,
+    /// Reasons, strongest first.
+    pub(crate) reasons: Vec<String>,
+}
+
+/// Whose failure it was.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Subject {
+    /// One rank's.
+    Rank(u32),
+    /// These ranks failed alike.
+    Uniform(Vec<u32>),
+    /// The whole job's; one rank that reports it.
+    Job(Option<u32>),
+    /// A host's.
+    Host(HostKey),
+}
+
+/// The ranks of one attempt and how each ended.
+pub(crate) struct Attempt<'a> {
+    pub(crate) job: &'a Job,
+    pub(crate) outcomes: BTreeMap<u32, Outcome<'a>>,
+    /// Ranks of which nothing at all was found.
+    pub(crate) missing: BTreeSet<u32>,
+}
+
+impl Attempt<'_> {
+    pub(crate) fn with_end(&self, end: End) -> Vec<u32> {
+        self.outcomes
+            .iter()
+            .filter(|(_, outcome)| outcome.end == end)
+            .map(|(&rank, _)| rank)
+            .collect()
+    }
+
+    fn total(&self) -> usize {
+        self.outcomes.len() + self.missing.len()
+    }
+
+    fn victims(&self) -> usize {
+        self.outcomes
+            .values()
+            .filter(|outcome| matches!(outcome.end, End::Collateral | End::Timeout))
+            .count()
+    }
+
+    /// Who is pointed at, and by whom.
+    fn pointers(&self) -> BTreeMap<u32, Vec<u32>> {
+        let mut pointers: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
+        for (&rank, outcome) in &self.outcomes {
+            for &target in outcome.finding.iter().flat_map(|finding| &finding.pointers) {
+                if target != rank {
+                    pointers.entry(target).or_default().push(rank);
+                }
+            }
+        }
+        pointers
+    }
+
+    /// Returns the first failure; `None` where no rank failed and none is silent that should not be.
+    pub(crate) fn decide(&self) -> Option<Decision> {
+        let mut candidates = self.with_end(End::Primary);
+        let role = |rank: &u32| {
+            self.outcomes[rank]
+                .finding
+                .as_ref()
+                .map(|finding| finding.rule.role)
+        };
+        if candidates
+            .iter()
+            .any(|rank| role(rank) == Some(Role::Primary))
+        {
+            candidates.retain(|rank| role(rank) == Some(Role::Primary));
+        }
+        if let Some(decision) = self.whole_job(&candidates) {
+            return Some(decision);
+        }
+        match candidates[..] {
+            [] => self.without_candidate(),
+            [rank] => Some(self.one(rank, Vec::new())),
+            _ => Some(
+                self.uniform(&candidates)
+                    .unwrap_or_else(|| self.several(&candidates)),
+            ),
+        }
+    }
+
+    /// A failure that is the whole job's by its nature, such as a mismatch of collectives.
+    fn whole_job(&self, candidates: &[u32]) -> Option<Decision> {
+        let is_job = |rank: &&u32| {
+            self.outcomes[rank]
+                .finding
+                .as_ref()
+                .is_some_and(|finding| finding.rule.job)
+        };
+        let reporter = *candidates.iter().find(is_job)?;
+        let rule = self.outcomes[&reporter].finding.as_ref()?.rule;
+        let suspects = vec![(
+            reporter,
+            "it met the mismatch, and may be its victim".to_owned(),
+        )];
+        let reasons = vec![format!(
+            "rank {reporter} reports it, which does not tell whose mistake it is"
+        )];
+        Some(Decision {
+            subject: Subject::Job(Some(reporter)),
+            rule,
+            confidence: Confidence::Low,
+            also: Vec::new(),
+            suspects,
+            reasons,
+        })
+    }
+
+    fn fingerprint(&self, rank: u32) -> Option<Fingerprint> {
+        self.outcomes[&rank]
+            .finding
+            .as_ref()
+            .map(|finding| finding.fingerprint)
+    }
+
+    fn rule(&self, rank: u32) -> &'static Rule {
+        self.outcomes[&rank]
+            .finding
+            .as_ref()
+            .map_or_else(|| rules().by_id("silent"), |finding| finding.rule)
+    }
+
+    /// The same failure on at least half of the ranks.
+    fn uniform(&self, candidates: &[u32]) -> Option<Decision> {
+        let mut groups: BTreeMap<Option<Fingerprint>, Vec<u32>> = BTreeMap::new();
+        for &rank in candidates {
+            groups.entry(self.fingerprint(rank)).or_default().push(rank);
+        }
+        let alike = groups.into_values().max_by_key(Vec::len)?;
+        if alike.len() < 2 || alike.len() * 2 < self.total() {
+            return None;
+        }
+        let others: Vec<u32> = candidates
+            .iter()
+            .copied()
+            .filter(|rank| !alike.contains(rank))
+            .collect();
+        // A different failure that came clearly first is the cause of the many.
+        let first = self.earliest(&alike)?;
+        if others
+            .iter()
+            .any(|&other| self.clearly_before(other, first))
+        {
+            return None;
+        }
+        let rule = self.rule(alike[0]);
+        let reasons = vec![format!(
+            "{} of {} ranks failed alike, with the same text and stack",
+            alike.len(),
+            self.total()
+        )];
+        let confidence = if others.is_empty() {
+            Confidence::High
+        } else {
+            Confidence::Medium
+        };
+        Some(Decision {
+            subject: Subject::Uniform(alike),
+            rule,
+            confidence,
+            also: others,
+            suspects: Vec::new(),
+            reasons,
+        })
+    }
+
+    fn earliest(&self, ranks: &[u32]) -> Option<u32> {
+        ranks
+            .iter()
+            .copied()
+            .min_by_key(|rank| (self.outcomes[rank].time_ns.unwrap_or(i64::MAX), *rank))
+    }
+
+    /// Whether one rank failed before another by more than their clocks can be wrong.
+    fn clearly_before(&self, one: u32, other: u32) -> bool {
+        let (one, other) = (&self.outcomes[&one], &self.outcomes[&other]);
+        let (Some(early), Some(late)) = (one.time_ns, other.time_ns) else {
+            return false;
+        };
+        let skew = if one.evidence.host == other.evidence.host {
+            0
+        } else {
+            SKEW_NS
+        };
+        // A time in whole seconds may be too early by one.
+        late.saturating_sub(early) > skew + one.coarse_ns
+    }
+
+    fn several(&self, candidates: &[u32]) -> Decision {
+        let others = |chosen: u32| {
+            candidates
+                .iter()
+                .copied()
+                .filter(|&rank| rank != chosen)
+                .collect::<Vec<_>>()
+        };
+        let pointers = self.pointers();
+        let count = |rank: &u32| pointers.get(rank).map_or(0, Vec::len);
+        let most = candidates.iter().map(count).max().unwrap_or(0);
+        let pointed: Vec<u32> = candidates
+            .iter()
+            .copied()
+            .filter(|rank| most > 0 && count(rank) == most)
+            .collect();
+        if let [rank] = pointed[..] {
+            let mut decision = self.one(rank, others(rank));
+            decision.confidence = decision.confidence.min(Confidence::Medium);
+            return decision;
+        }
+        let first = self.earliest(candidates).unwrap_or(candidates[0]);
+        let rest = others(first);
+        let mut decision = self.one(first, rest.clone());
+        if rest.iter().all(|&other| self.clearly_before(first, other)) {
+            decision.confidence = decision.confidence.min(Confidence::Medium);
+            decision.reasons.push(format!(
+                "it failed first: {} other ranks failed by themselves later",
+                rest.len()
+            ));
+        } else {
+            decision.confidence = Confidence::Low;
+            let count = rest.len();
+            decision.reasons.push(format!("{count} other ranks failed by themselves, and the clocks do not tell which was first"));
+        }
+        decision
+    }
+
+    fn one(&self, rank: u32, also: Vec<u32>) -> Decision {
+        let outcome = &self.outcomes[&rank];
+        let rule = self.rule(rank);
+        let pointed = self.pointers().remove(&rank).unwrap_or_default();
+        let mut reasons = Vec::new();
+        let mut confidence = Confidence::Medium;
+        if self.victims() >= 2 {
+            confidence = Confidence::High;
+        }
+        if !pointed.is_empty() {
+            confidence = Confidence::High;
+            reasons.push(format!(
+                "{} point at it: ranks {}",
+                count(pointed.len(), "other rank"),
+                crate::groups::ranges(pointed)
+            ));
+        }
+        if outcome.agreed {
+            confidence = Confidence::High;
+            reasons.push("its launcher's exit status and its own text agree".to_owned());
+        }
+        if rule.role == Role::Ambiguous {
+            confidence = Confidence::Low;
+            reasons.push("such a failure can have a cause outside the process, and nothing from its host tells".to_owned());
+        }
+        if outcome
+            .evidence
+            .section()
+            .is_some_and(|section| !section.is_final)
+            || outcome.evidence.assumed
+        {
+            confidence = confidence.min(Confidence::Medium);
+        }
+        if outcome.evidence.assumed {
+            reasons.push("its rank number is assumed from the order of the directories".to_owned());
+        }
+        Decision {
+            subject: Subject::Rank(rank),
+            rule,
+            confidence,
+            also,
+            suspects: Vec::new(),
+            reasons,
+        }
+    }
+
+    fn without_candidate(&self) -> Option<Decision> {
+        let timeouts = self.with_end(End::Timeout);
+        let collateral = self.with_end(End::Collateral);
+        if timeouts.is_empty() && collateral.is_empty() && self.with_end(End::Terminated).is_empty()
+        {
+            return None;
+        }
+        self.pointed_at(&timeouts)
+            .or_else(|| self.preempted())
+            .or_else(|| self.silent(&timeouts))
+            .or_else(|| self.nobody(&timeouts))
+    }
+
+    /// Ranks that the others' timeouts name and that did not time out themselves.
+    fn pointed_at(&self, timeouts: &[u32]) -> Option<Decision> {
+        let pointers = self.pointers();
+        let mut named: Vec<(&u32, &Vec<u32>)> = pointers
+            .iter()
+            .filter(|(rank, _)| !timeouts.contains(rank))
+            .collect();
+        named.sort_by_key(|(rank, by)| (std::cmp::Reverse(by.len()), **rank));
+        let (&rank, by) = *named.first()?;
+        let rule = self.rule(by[0]);
+        let mut reasons = vec![format!(
+            "{} wait for it by name: ranks {}",
+            count(by.len(), "rank"),
+            crate::groups::ranges(by.clone())
+        )];
+        let alone = named.len() == 1;
+        let left_nothing = !self
+            .outcomes
+            .get(&rank)
+            .is_some_and(|outcome| outcome.finding.is_some());
+        if left_nothing {
+            reasons.push("it left no error of its own".to_owned());
+        }
+        let confidence = match (alone, left_nothing && by.len() >= 2) {
+            (true, true) => Confidence::High,
+            (true, false) => Confidence::Medium,
+            _ => Confidence::Low,
+        };
+        let suspects = named
+            .iter()
+            .skip(1)
+            .map(|(rank, by)| (**rank, format!("{} wait for it", count(by.len(), "rank"))))
+            .collect();
+        Some(Decision {
+            subject: Subject::Rank(rank),
+            rule,
+            confidence,
+            also: Vec::new(),
+            suspects,
+            reasons,
+        })
+    }
+
+    fn preempted(&self) -> Option<Decision> {
+        let (key, (path, signalled)) = self
+            .job
+            .hosts
+            .iter()
+            .find_map(|(key, host)| Some((key, host.signalled.as_ref()?)))?;
+        let at = path
+            .file_name()
+            .map(|name| name.to_string_lossy().into_owned())
+            .unwrap_or_default();
+        let reasons = vec![format!(
+            "its launcher was ended: {} ({at}:{})",
+            signalled.text.trim(),
+            signalled.line
+        )];
+        let rule = rules().by_id("preempted");
+        Some(Decision {
+            subject: Subject::Host(key.clone()),
+            rule,
+            confidence: Confidence::Medium,
+            also: Vec::new(),
+            suspects: Vec::new(),
+            reasons,
+        })
+    }
+
+    /// Ranks without an error of their own, while the others lost a peer or waited.
+    fn silent(&self, timeouts: &[u32]) -> Option<Decision> {
+        let quiet: Vec<u32> = self
+            .outcomes
+            .iter()
+            .filter(|(_, outcome)| matches!(outcome.end, End::Silent | End::Terminated))
+            .map(|(&rank, _)| rank)
+            .chain(self.missing.iter().copied())
+            .collect();
+        if let Some(decision) = self.lost_host(&quiet) {
+            return Some(decision);
+        }
+        let others = self.victims();
+        let reason = format!(
+            "it left no error of its own, while {} did",
+            count(others, "rank")
+        );
+        let rule = rules().by_id(if timeouts.is_empty() {
+            "silent"
+        } else {
+            "hang"
+        });
+        let suspects = |ranks: &[u32]| {
+            ranks
+                .iter()
+                .map(|&rank| (rank, reason.clone()))
+                .collect::<Vec<_>>()
+        };
+        match quiet[..] {
+            [] => None,
+            [rank] if others >= 2 => {
+                let reasons = vec![reason.clone()];
+                Some(Decision {
+                    subject: Subject::Rank(rank),
+                    rule,
+                    confidence: Confidence::Medium,
+                    also: Vec::new(),
+                    suspects: Vec::new(),
+                    reasons,
+                })
+            }
+            _ => {
+                let reasons = vec![format!(
+                    "{} left no error of their own: any of them may be the cause",
+                    count(quiet.len(), "rank")
+                )];
+                Some(Decision {
+                    subject: Subject::Job(None),
+                    rule,
+                    confidence: Confidence::Low,
+                    also: Vec::new(),
+                    suspects: suspects(&quiet),
+                    reasons,
+                })
+            }
+        }
+    }
+
+    /// A host all of whose ranks are silent and whose launcher said nothing, while another's spoke.
+    fn lost_host(&self, quiet: &[u32]) -> Option<Decision> {
+        let mut by_host: BTreeMap<&HostKey, (usize, usize)> = BTreeMap::new();
+        for (rank, outcome) in &self.outcomes {
+            let (all, silent) = by_host.entry(&outcome.evidence.host).or_default();
+            *all += 1;
+            *silent += usize::from(quiet.contains(rank) && outcome.end == End::Silent);
+        }
+        let reported = |key: &HostKey| self.job.hosts.get(key).is_some_and(|host| host.reported);
+        let lost: Vec<&HostKey> = by_host
+            .iter()
+            .filter(|(key, (all, silent))| all == silent && !reported(key))
+            .map(|(key, _)| *key)
+            .collect();
+        let [key] = lost[..] else { return None };
+        // A launcher that still spoke at the end was on a host that was still there.
+        if by_host.len() < 2 || self.job.stray_launcher {
+            return None;
+        }
+        let (all, _) = by_host[key];
+        let spoke = by_host.keys().filter(|key| reported(key)).count();
+        let reasons = vec![
+            format!(
+                "none of its {} left an error file, and its launcher no summary",
+                count(all, "rank")
+            ),
+            format!(
+                "{} elsewhere lost a peer or waited in vain",
+                count(self.victims(), "rank")
+            ),
+        ];
+        let confidence = if spoke > 0 {
+            Confidence::Medium
+        } else {
+            Confidence::Low
+        };
+        let suspects = Vec::new();
+        Some(Decision {
+            subject: Subject::Host(key.clone()),
+            rule: rules().by_id("host-lost"),
+            confidence,
+            also: Vec::new(),
+            suspects,
+            reasons,
+        })
+    }
+
+    fn nobody(&self, timeouts: &[u32]) -> Option<Decision> {
+        let first = if timeouts.is_empty() {
+            self.earliest(&self.with_end(End::Collateral))?
+        } else {
+            self.earliest(timeouts)?
+        };
+        let reasons = vec!["every rank found reports only a consequence; the cause left no evidence below these paths".to_owned()];
+        let subject = Subject::Job(Some(first));
+        Some(Decision {
+            subject,
+            rule: self.rule(first),
+            confidence: Confidence::None,
+            also: Vec::new(),
+            suspects: Vec::new(),
+            reasons,
+        })
+    }
+}
+
+/// Returns `1 rank`, `3 ranks`.
+pub(crate) fn count(number: usize, what: &str) -> String {
+    format!("{number} {what}{}", if number == 1 { "" } else { "s" })
+}

@@ -1,0 +1,373 @@
+//! The values that everything else speaks of: a failure, and the process, rank and host that had it.
+//!
+//! Each is also the form of its part in an error file, so that there is one definition for both.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// One failure of one process, as its error file tells it.
+///
+/// Times are in nanoseconds since the Unix epoch. A fact that the file does not state is `None` or empty, never a guess.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Failure {
+    /// What the writer called it, as `ValueError: loss is nan`; the first line of every report about it.
+    pub message: String,
+    /// `message.errorCode`: an exit code, or minus a signal's number.
+    pub error_code: Option<i64>,
+    /// `message.extraInfo.py_callstack`: a traceback or a dump of stacks, for people.
+    pub callstack: String,
+    /// When it happened; `None` where the file does not say.
+    pub time_ns: Option<i64>,
+    /// Whether `time_ns` was made from whole seconds, as torch writes them: it may be up to a second too early.
+    pub whole_seconds: bool,
+    /// The `firstfault` section, where there is one.
+    pub section: Option<Box<Section>>,
+    /// What the reader should know about how this was read: a newer version, a text that was repaired.
+    pub notes: Vec<String>,
+}
+
+/// The `firstfault` section of an error file.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub struct Section {
+    /// The version of this section's form.
+    pub schema_version: u32,
+    /// What kind of end this is.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub kind: Option<Kind>,
+    /// Whether the process is leaving because of this failure; a provisional record gives way to a final one.
+    #[serde(rename = "final")]
+    pub is_final: bool,
+    /// CLOCK_REALTIME, in nanoseconds since the Unix epoch.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub time_ns: Option<i64>,
+    /// CLOCK_MONOTONIC, in nanoseconds since the boot named by `host.boot_id`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub monotonic_ns: Option<i64>,
+    /// The kernel's own bound on the error of `time_ns`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub clock: Option<Clock>,
+    /// Where it happened.
+    pub host: Host,
+    /// Which process it was.
+    pub process: Process,
+    /// Which rank of which job it was.
+    pub rank: Rank,
+    /// The exception, for the kinds `exception`, `exit` and `deferred`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub exception: Option<Exception>,
+    /// The signal, for the kinds `signal` and `terminated`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub signal: Option<Signal>,
+    /// What glibc said before it called abort(3).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub abort_message: Option<String>,
+    /// The C++ exception that reached `std::terminate`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cpp_exception: Option<CppException>,
+    /// Stacks; the crashed thread comes first.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub threads: Vec<Thread>,
+    /// How many threads the process had, of which `threads` may show fewer.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub threads_total: Option<u64>,
+    /// The loaded objects that native frames refer to by index.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub modules: Vec<Module>,
+    /// Further threads that crashed while the first was being recorded.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub other_crashes: Vec<serde_json::Value>,
+    /// Registers of the crashed thread, by name, as hexadecimal text.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub registers: BTreeMap<String, String>,
+    /// Memory in bytes, by name.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub memory: BTreeMap<String, u64>,
+    /// Which signal handlers stood above and below ours.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub handlers: Vec<serde_json::Value>,
+    /// The training step, where the program told it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub step: Option<i64>,
+    /// The last collective operation that this rank entered.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub last_collective: Option<serde_json::Value>,
+    /// What the program noted on its way, oldest first.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub breadcrumbs: Vec<serde_json::Value>,
+    /// Where a deferred error was raised and where the job stopped for it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub deferred: Option<serde_json::Value>,
+    /// Provisional records that this one replaced.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub preceded_by: Vec<serde_json::Value>,
+    /// How each stage of the recording ended.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub stages: Vec<serde_json::Value>,
+    /// What was cut for its size, by name, as a count.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub truncated: BTreeMap<String, u64>,
+}
+
+/// What kind of end a record tells of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Kind {
+    /// An exception left `main`.
+    Exception,
+    /// `sys.exit` with a status other than 0.
+    Exit,
+    /// A crash signal.
+    Signal,
+    /// A signal from outside asked the process to end.
+    Terminated,
+    /// An error that waited for all ranks.
+    Deferred,
+}
+
+/// How far `time_ns` may be off. Source: adjtimex(2).
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub struct Clock {
+    /// The largest possible error, in microseconds.
+    pub max_error_us: u64,
+    /// Whether the clock is disciplined by another.
+    pub synchronized: bool,
+}
+
+/// A machine.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub struct Host {
+    /// Its name, as gethostname(2) tells it.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub name: String,
+    /// The boot to which `monotonic_ns` belongs.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub boot_id: String,
+    /// machine-id(5).
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub machine_id: String,
+}
+
+/// A process.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub struct Process {
+    /// Its ID.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pid: Option<u32>,
+    /// Its parent's ID.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ppid: Option<u32>,
+    /// When it started, in nanoseconds since the Unix epoch.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub start_time_ns: Option<i64>,
+    /// Its arguments, secrets left out.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub argv: Vec<String>,
+    /// The file that it runs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub executable: Option<String>,
+    /// The name of the recorded function.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub entrypoint: Option<String>,
+}
+
+/// The place of a process in its job.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub struct Rank {
+    /// The global rank.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rank: Option<u32>,
+    /// The rank on its host.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub local_rank: Option<u32>,
+    /// The number of ranks in the job.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub world_size: Option<u32>,
+    /// The rank of its launcher.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub group_rank: Option<u32>,
+    /// The role that the launcher gave it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub role: Option<String>,
+    /// The job's own name.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub run_id: Option<String>,
+    /// How many restarts came before, 0 for the first attempt.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub attempt: Option<u32>,
+}
+
+/// A Python exception.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub struct Exception {
+    /// The name of its class.
+    #[serde(rename = "type")]
+    pub type_name: String,
+    /// The module of its class.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub module: String,
+    /// Its class and the bases, nearest first.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub mro: Vec<String>,
+    /// Its text.
+    pub message: String,
+    /// Its notes (PEP 678).
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub notes: Vec<String>,
+    /// What it was raised from, nearest first, deepest last.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub chain: Vec<Link>,
+    /// The leaves of an exception group.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub group: Vec<Leaf>,
+    /// Whether the program itself said that a retry is worth it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub retryable: Option<bool>,
+}
+
+/// An exception that another was raised from.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub struct Link {
+    /// The name of its class.
+    #[serde(rename = "type")]
+    pub type_name: String,
+    /// Its text.
+    pub message: String,
+    /// `cause` for `raise … from`, `context` for an exception raised while this one was handled.
+    pub relation: String,
+}
+
+/// One exception in an exception group.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub struct Leaf {
+    /// The name of its class.
+    #[serde(rename = "type")]
+    pub type_name: String,
+    /// Its text.
+    pub message: String,
+}
+
+/// A signal and where it came from. Source: sigaction(2).
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub struct Signal {
+    /// Its number.
+    pub number: i32,
+    /// Its name, as `SIGSEGV`.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub name: String,
+    /// The name of its `si_code`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub code: Option<String>,
+    /// The fault address, as hexadecimal text.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub address: Option<String>,
+    /// The thread that took it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tid: Option<u32>,
+    /// Who sent it, for a signal from a process.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sender: Option<Sender>,
+}
+
+/// The process that sent a signal.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub struct Sender {
+    /// Its ID.
+    pub pid: u32,
+    /// The user it ran as.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub uid: Option<u32>,
+    /// Its command's name.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub comm: Option<String>,
+}
+
+/// A C++ exception that nothing caught.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub struct CppException {
+    /// Its type.
+    #[serde(rename = "type")]
+    pub type_name: String,
+    /// What `what()` returned.
+    pub what: String,
+}
+
+/// A thread and its stacks, innermost frame first.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub struct Thread {
+    /// Its ID.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tid: Option<u32>,
+    /// Its name, at most 15 bytes.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub name: String,
+    /// Its state, as proc(5) spells it.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub state: String,
+    /// Whether this is the thread that took the signal.
+    pub crashed: bool,
+    /// Whether it held the GIL, where known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub holds_gil: Option<bool>,
+    /// The Python stack.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub python: Vec<Frame>,
+    /// The native stack.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub native: Vec<NativeFrame>,
+}
+
+/// One Python frame.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub struct Frame {
+    /// The source file.
+    pub file: String,
+    /// The line, from 1; 0 where unknown.
+    pub line: u32,
+    /// The function.
+    pub function: String,
+}
+
+/// One native frame.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub struct NativeFrame {
+    /// The return address, as hexadecimal text.
+    pub address: String,
+    /// The index into `modules`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub module: Option<usize>,
+    /// The offset from the module's start, as hexadecimal text.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub offset: Option<String>,
+    /// The function, where known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub symbol: Option<String>,
+}
+
+/// A loaded object.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub struct Module {
+    /// Its file.
+    pub path: String,
+    /// Its build ID, as hexadecimal text.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub build_id: Option<String>,
+    /// Its load bias, as hexadecimal text.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub base: Option<String>,
+}

@@ -1,0 +1,391 @@
+//! How one rank ended: the strongest of its record, its last output, and what its launcher saw.
+
+use crate::assemble::{RankEvidence, Status};
+use crate::classify::{self, Finding, Role, rules};
+use crate::failure::{Frame, Section};
+use crate::groups::Fingerprint;
+use crate::traceback::{self, FrameRef};
+use firstfault_format::signals;
+
+/// How one rank ended.
+#[derive(Debug)]
+pub(crate) struct Outcome<'a> {
+    pub(crate) evidence: &'a RankEvidence,
+    pub(crate) end: End,
+    /// What the rules make of it, where it left anything to judge.
+    pub(crate) finding: Option<Finding>,
+    /// The failure in one line.
+    pub(crate) title: String,
+    /// When, in nanoseconds since the Unix epoch.
+    pub(crate) time_ns: Option<i64>,
+    /// How far too early `time_ns` may be, in nanoseconds.
+    pub(crate) coarse_ns: i64,
+    /// Whether two independent sources agree: the launcher's status and the record's or the output's text.
+    pub(crate) agreed: bool,
+}
+
+/// The end of a rank.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum End {
+    /// It failed, and that may be the cause.
+    Primary,
+    /// It failed because of another.
+    Collateral,
+    /// It waited for another in vain.
+    Timeout,
+    /// Its launcher ended it, and it left nothing of its own.
+    Terminated,
+    /// It left nothing.
+    Silent,
+    /// It ended well, as far as its launcher says.
+    Succeeded,
+}
+
+/// Returns how a rank ended; `reported` when its launcher told how its workers ended.
+pub(crate) fn outcome(evidence: &RankEvidence, reported: bool) -> Outcome<'_> {
+    let mut outcome = Outcome {
+        evidence,
+        end: End::Silent,
+        finding: None,
+        title: String::new(),
+        time_ns: None,
+        coarse_ns: 0,
+        agreed: false,
+    };
+    if evidence.record.is_some() {
+        outcome.by_record();
+    } else if !outcome.by_output() {
+        outcome.by_status(reported);
+    }
+    outcome
+}
+
+impl Outcome<'_> {
+    fn by_record(&mut self) {
+        let Some(record) = &self.evidence.record else {
+            return;
+        };
+        let failure = &record.failure;
+        let finding = classify::classify(failure);
+        self.title = if finding.headline.is_empty() {
+            failure.message.clone()
+        } else {
+            finding.headline.clone()
+        };
+        self.time_ns = failure.time_ns;
+        self.coarse_ns = if failure.whole_seconds {
+            1_000_000_000
+        } else {
+            0
+        };
+        let status = self.evidence.status.as_ref().map(|status| status.value);
+        self.agreed = status.is_some_and(|status| status < 0 && failure.error_code == Some(status));
+        let provisional = failure
+            .section
+            .as_ref()
+            .is_some_and(|section| !section.is_final);
+        if provisional && status.is_some_and(|status| is_crash(status)) {
+            // What was recorded in passing is not what it died of.
+            self.by_status(true);
+            return;
+        }
+        self.set(finding);
+    }
+
+    /// Judges the end of the worker's stderr; returns whether it says anything.
+    fn by_output(&mut self) -> bool {
+        let text = &self.evidence.output;
+        let status = self.evidence.status.as_ref().map(|status| status.value);
+        let fatal = traceback::fatal(text);
+        let what = traceback::terminate(text);
+        if fatal.is_some() || what.is_some() || status.is_some_and(is_crash) {
+            let signal = status.filter(|status| *status < 0).map(|status| -status);
+            let named = fatal.as_ref().and_then(|fatal| by_description(fatal.title));
+            let number = signal.or(named).unwrap_or(6);
+            let rules = rules();
+            let said = what.map(|(type_name, what)| {
+                format!("terminate called after throwing an instance of '{type_name}': {what}")
+            });
+            let rule = said
+                .as_deref()
+                .and_then(|said| rules.by_text("", said, ""))
+                .or_else(|| heap_line(text).and_then(|line| rules.by_text("", line, "")));
+            let rule = rule.unwrap_or_else(|| rules.by_status(-number));
+            let frames: Vec<FrameRef<'_>> = fatal.map(|fatal| fatal.frames).unwrap_or_default();
+            let name = signal_title(number);
+            self.title = match what
+                .map(|(_, what)| what)
+                .filter(|what| !what.is_empty())
+                .or_else(|| heap_line(text))
+            {
+                Some(what) => format!("{name}: {what}"),
+                None => name,
+            };
+            let fingerprint = Fingerprint::of(
+                &rule.category,
+                "",
+                what.map_or("", |(_, what)| what),
+                frames.into_iter(),
+            );
+            self.agreed = signal.is_some() && signal == named;
+            self.take_status_time();
+            self.set(Finding {
+                rule,
+                pointers: Vec::new(),
+                relay: false,
+                fingerprint,
+                headline: self.title.clone(),
+            });
+            return true;
+        }
+        let chain = traceback::chain(text);
+        if chain.iter().all(|raised| raised.type_name.is_empty()) || status == Some(0) {
+            return false;
+        }
+        let finding = classify::texts(&chain, text);
+        self.title.clone_from(&finding.headline);
+        self.agreed = status
+            .is_some_and(|status| finding.rule.category == rules().by_status(status).category);
+        self.take_status_time();
+        self.set(finding);
+        true
+    }
+
+    fn by_status(&mut self, reported: bool) {
+        let Some(status) = &self.evidence.status else {
+            // A launcher lists every worker that did not end well.
+            if reported && self.evidence.damaged.is_none() {
+                self.end = End::Succeeded;
+            }
+            return;
+        };
+        if status.value == 0 {
+            self.end = End::Succeeded;
+            return;
+        }
+        let rule = rules().by_status(status.value);
+        self.title = match self.evidence.damaged {
+            Some(_) => format!("{}, its error file is damaged", describe(status)),
+            None => format!("{}, no error file and no traceback", describe(status)),
+        };
+        let fingerprint = Fingerprint::of(
+            &rule.category,
+            &status.value.to_string(),
+            "",
+            std::iter::empty(),
+        );
+        self.take_status_time();
+        self.set(Finding {
+            rule,
+            pointers: Vec::new(),
+            relay: false,
+            fingerprint,
+            headline: self.title.clone(),
+        });
+        if rule.id == "terminated" || status.forced {
+            self.end = End::Terminated;
+            self.finding = None;
+        }
+    }
+
+    fn take_status_time(&mut self) {
+        self.time_ns = self
+            .evidence
+            .status
+            .as_ref()
+            .and_then(|status| status.time_ns);
+        self.coarse_ns = 1_000_000_000;
+    }
+
+    fn set(&mut self, finding: Finding) {
+        self.end = match finding.rule.role {
+            Role::Primary | Role::Ambiguous => End::Primary,
+            Role::Collateral => End::Collateral,
+            Role::Timeout => End::Timeout,
+        };
+        // A text that only repeats the failure of the ranks it names.
+        if finding.relay && !finding.pointers.contains(&self.evidence.rank) {
+            self.end = End::Collateral;
+        }
+        self.finding = Some(finding);
+    }
+
+    /// Returns the rule's category, or that of a rank without a finding.
+    pub(crate) fn category(&self) -> &str {
+        match (&self.finding, self.end) {
+            (Some(finding), _) => &finding.rule.category,
+            (None, End::Terminated) => "launcher_terminated",
+            (None, _) => "unknown",
+        }
+    }
+
+    /// Returns the file that tells of it, for people and programs: the record, else the output, else nothing.
+    pub(crate) fn file(&self) -> String {
+        let record = self.evidence.record.as_ref().map(|record| &record.path);
+        let output = self
+            .evidence
+            .output_path
+            .as_ref()
+            .filter(|_| !self.evidence.output.is_empty());
+        record
+            .or(output)
+            .map(|path| path.display().to_string())
+            .unwrap_or_default()
+    }
+
+    /// Returns the stack of the failure, innermost frame first.
+    pub(crate) fn frames(&self) -> Vec<Frame> {
+        let Some(record) = &self.evidence.record else {
+            let text = &self.evidence.output;
+            let fatal = traceback::fatal(text).map(|fatal| fatal.frames);
+            return owned(fatal.unwrap_or_else(|| self.judged(traceback::chain(text))));
+        };
+        let section = record.failure.section.as_deref();
+        if let Some(section) = section.filter(|section| section.signal.is_some()) {
+            let frames: Vec<FrameRef<'_>> = classify::crashed_frames(section).collect();
+            if !frames.is_empty() {
+                return owned(frames);
+            }
+        }
+        let stack = traceback::strip_prefixes(&record.failure.callstack);
+        let fatal = traceback::fatal(&stack)
+            .map(|fatal| fatal.frames)
+            .filter(|frames| !frames.is_empty());
+        owned(
+            fatal.unwrap_or_else(|| self.judged(classify::chain(&record.failure, section, &stack))),
+        )
+    }
+
+    /// The frames of the exception that the verdict is about; of the outermost where that one has none.
+    fn judged<'t>(&self, chain: Vec<traceback::Raised<'t>>) -> Vec<FrameRef<'t>> {
+        let headline = self
+            .finding
+            .as_ref()
+            .map_or("", |finding| finding.headline.as_str());
+        let is_it = |raised: &traceback::Raised<'_>| {
+            crate::parse::headline(raised.type_name, raised.message) == headline
+        };
+        let found = chain
+            .iter()
+            .find(|raised| is_it(raised) && !raised.frames.is_empty());
+        found
+            .or(chain.last())
+            .map(|raised| raised.frames.clone())
+            .unwrap_or_default()
+    }
+
+    /// Returns where it happened, for people: `in main (train.py:33)`; a native module where no Python frame is known.
+    pub(crate) fn location(&self, frames: &[Frame]) -> String {
+        let refs = frames.iter().map(|frame| FrameRef {
+            file: &frame.file,
+            line: frame.line,
+            function: &frame.function,
+        });
+        let place = traceback::location(refs);
+        if !place.is_empty() {
+            return place;
+        }
+        self.evidence
+            .section()
+            .and_then(native_place)
+            .unwrap_or_default()
+    }
+
+    /// Returns the line of the worker's stderr that says most, and its number, where the worker left no record.
+    ///
+    /// The number is from 1; 0 where only the end of the file was read.
+    pub(crate) fn telling_line(&self) -> Option<(usize, &str)> {
+        let headline = self
+            .finding
+            .as_ref()
+            .map_or("", |finding| finding.headline.lines().next().unwrap_or(""));
+        let says = |line: &str| {
+            let own = traceback::split(line);
+            line.starts_with("Fatal Python error: ")
+                || line.starts_with("terminate called after")
+                || !headline.is_empty() && crate::parse::headline(own.0, own.1) == headline
+        };
+        let lines = || self.evidence.output.lines().map(str::trim_end).enumerate();
+        let last = || lines().filter(|(_, line)| !line.trim().is_empty()).last();
+        let (index, line) = lines().find(|(_, line)| says(line)).or_else(last)?;
+        Some((
+            if self.evidence.output_whole {
+                index + 1
+            } else {
+                0
+            },
+            line.trim(),
+        ))
+    }
+}
+
+fn owned(frames: Vec<FrameRef<'_>>) -> Vec<Frame> {
+    frames.into_iter().map(FrameRef::to_frame).collect()
+}
+
+fn native_place(section: &Section) -> Option<String> {
+    let thread = section
+        .threads
+        .iter()
+        .find(|thread| thread.crashed)
+        .or(section.threads.first())?;
+    let frame = thread.native.first()?;
+    if let Some(symbol) = &frame.symbol {
+        return Some(format!("in {symbol}"));
+    }
+    let module = section.modules.get(frame.module?)?;
+    let name = traceback::short(&module.path);
+    Some(frame.offset.as_ref().map_or_else(
+        || format!("in {name}"),
+        |offset| format!("in {name}+{offset}"),
+    ))
+}
+
+/// Returns whether a status is that of a process that a signal of its own ended.
+fn is_crash(status: i64) -> bool {
+    i32::try_from(-status)
+        .ok()
+        .and_then(signals::by_number)
+        .is_some_and(|signal| signal.crash)
+}
+
+fn by_description(title: &str) -> Option<i64> {
+    // CPython's own names. Source: Modules/faulthandler.c
+    let title = if title == "Floating-point exception" {
+        "Floating point exception"
+    } else {
+        title
+    };
+    signals::SIGNALS
+        .iter()
+        .find(|signal| signal.description == title)
+        .map(|signal| signal.number.into())
+}
+
+fn signal_title(number: i64) -> String {
+    match i32::try_from(number).ok().and_then(signals::by_number) {
+        Some(signal) => format!("{} ({})", signal.name, signal.description),
+        None => format!("signal {number}"),
+    }
+}
+
+/// Returns an exit status for people.
+pub(crate) fn describe(status: &Status) -> String {
+    match status.value {
+        value if value < 0 => signal_title(-value),
+        value @ 129..=159 => format!(
+            "exit code {value} (a shell's name for {})",
+            signal_title(value - 128)
+        ),
+        value => format!("exit code {value}"),
+    }
+}
+
+/// glibc's last words, printed before it aborts.
+fn heap_line(text: &str) -> Option<&str> {
+    text.lines().rev().map(str::trim).find(|line| {
+        rules()
+            .by_text("", line, "")
+            .is_some_and(|rule| rule.id == "heap-corruption")
+    })
+}

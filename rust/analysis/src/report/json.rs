@@ -1,0 +1,10 @@
+//! The report as JSON: its published form.
+
+use crate::schema::Report;
+
+/// Returns the report as JSON, indented, with a newline at the end.
+pub fn render(report: &Report) -> String {
+    let mut text = serde_json::to_string_pretty(report).unwrap_or_default();
+    text.push('\n');
+    text
+}

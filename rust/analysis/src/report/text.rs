@@ -1,0 +1,277 @@
+//! The report for a person at three in the morning: the verdict first, at most 60 lines of at most 100 columns.
+
+use super::safe;
+use crate::schema::{Confidence, Group, Report, Retry, RootCause};
+
+/// At most so many lines, whatever the number of ranks.
+pub const MAX_LINES: usize = 60;
+
+/// At most so many columns.
+pub const MAX_COLUMNS: usize = 100;
+
+/// Returns the report as text; with `colour`, the verdict's line carries terminal colours.
+///
+/// Whatever the messages hold, no control character of theirs reaches the terminal.
+pub fn render(report: &Report, colour: bool) -> String {
+    let mut page = Page {
+        lines: Vec::new(),
+        colour,
+    };
+    match &report.root_cause {
+        Some(cause) => verdict(&mut page, report, cause),
+        None => page.line(
+            0,
+            "No failure found: every rank that left evidence ended well.",
+        ),
+    }
+    page.wrapped("ALSO", report.also_primary.iter().map(other), 4);
+    page.wrapped(
+        "SUSPECTS",
+        report
+            .suspects
+            .iter()
+            .map(|suspect| format!("rank {}: {}", suspect.rank, suspect.reason)),
+        6,
+    );
+    page.ranks(report);
+    if report.attempts.len() > 1 {
+        let attempts = report.attempts.iter().map(|attempt| {
+            let cause = if attempt.root_cause.is_empty() {
+                "no failure found"
+            } else {
+                &attempt.root_cause
+            };
+            format!("{}: {} failed, {cause}", attempt.attempt, attempt.failed)
+        });
+        page.wrapped("ATTEMPTS", attempts, 6);
+    }
+    let damaged = report.damaged_files.iter().map(|file| {
+        let bytes = if file.first_bytes.is_empty() {
+            String::new()
+        } else {
+            format!(", begins {}", file.first_bytes)
+        };
+        format!("{}: {}{bytes}", file.path, file.reason)
+    });
+    page.wrapped("DAMAGED", damaged, 5);
+    page.wrapped("INCOMPLETE", report.incomplete.iter().cloned(), 8);
+    page.finish()
+}
+
+fn verdict(page: &mut Page, report: &Report, cause: &RootCause) {
+    let who = subject(report, cause);
+    let sure = confidence(cause.confidence);
+    page.head(&format!(
+        "ROOT CAUSE  {who}: {}, confidence {sure}",
+        cause.category
+    ));
+    page.paragraph(2, &cause.title, 3);
+    if let Some(group) = group_of(report, cause).filter(|group| !group.example.location.is_empty())
+    {
+        page.line(2, &group.example.location);
+    }
+    if !cause.advice.is_empty() {
+        page.paragraph(2, &cause.advice, 2);
+    }
+    let retry = match cause.retry {
+        Retry::Yes => "yes",
+        Retry::ExcludeHost => "yes, without this host",
+        Retry::Once => "once",
+        Retry::No => "not before something is changed",
+        Retry::Unknown => "unknown",
+    };
+    page.line(
+        2,
+        &format!("retry: {retry} · owner: {}", name(&cause.owner)),
+    );
+    page.line(0, "WHY");
+    for (index, line) in cause.evidence.iter().take(10).enumerate() {
+        page.item(&format!("{}. ", index + 1), line);
+    }
+}
+
+/// Returns whose failure it is, as `rank 2 (local rank 0 on host node1)`.
+pub(super) fn subject(report: &Report, cause: &RootCause) -> String {
+    let attempt = if report.job.attempts > 1 {
+        format!(", attempt {}", cause.attempt)
+    } else {
+        String::new()
+    };
+    match (cause.rank, cause.local_rank, cause.host.as_str()) {
+        (Some(rank), Some(local), "") => format!("rank {rank} (local rank {local}{attempt})"),
+        (Some(rank), Some(local), host) => {
+            format!("rank {rank} (local rank {local} on host {host}{attempt})")
+        }
+        (Some(rank), None, "") => format!("rank {rank}"),
+        (Some(rank), None, host) => format!("rank {rank} (on host {host}{attempt})"),
+        (None, _, "") => {
+            let alike =
+                group_of(report, cause).filter(|group| group.role == "primary" && group.count > 1);
+            alike.map_or_else(
+                || "the whole job, no single rank".to_owned(),
+                |group| format!("{} ranks alike, no single one", group.count),
+            )
+        }
+        (None, _, host) => format!("host {host}, no single rank"),
+    }
+}
+
+/// Returns how sure a verdict is, as the JSON form spells it.
+pub(super) fn confidence(confidence: Confidence) -> String {
+    name(&confidence)
+}
+
+fn name(value: &impl serde::Serialize) -> String {
+    serde_json::to_value(value)
+        .ok()
+        .and_then(|value| value.as_str().map(str::to_owned))
+        .unwrap_or_default()
+}
+
+fn other(cause: &RootCause) -> String {
+    let rank = cause
+        .rank
+        .map(|rank| format!("rank {rank}: "))
+        .unwrap_or_default();
+    format!("{rank}{}, {}", cause.category, cause.title)
+}
+
+/// Returns the group that the verdict's failure belongs to.
+pub(super) fn group_of<'a>(report: &'a Report, cause: &RootCause) -> Option<&'a Group> {
+    let holds = |group: &&Group, rank: u32| {
+        group.ranks.split(',').any(|range| {
+            let (first, last) = range.split_once('-').unwrap_or((range, range));
+            first.parse().is_ok_and(|first: u32| first <= rank)
+                && last.parse().is_ok_and(|last: u32| rank <= last)
+        })
+    };
+    match cause.rank {
+        Some(rank) => report.groups.iter().find(|group| holds(group, rank)),
+        None => report
+            .groups
+            .iter()
+            .find(|group| group.title == cause.title),
+    }
+}
+
+struct Page {
+    lines: Vec<String>,
+    colour: bool,
+}
+
+impl Page {
+    fn line(&mut self, indent: usize, text: &str) {
+        let text = safe::cut(&safe::one_line(text), MAX_COLUMNS - indent);
+        self.lines.push(format!("{}{text}", " ".repeat(indent)));
+    }
+
+    fn head(&mut self, text: &str) {
+        self.line(0, text);
+        if let (true, Some(line)) = (self.colour, self.lines.last_mut()) {
+            *line = format!("\x1b[1;31m{line}\x1b[0m");
+        }
+    }
+
+    /// One text over a few lines, broken at spaces where there are any.
+    fn paragraph(&mut self, indent: usize, text: &str, most: usize) {
+        self.hanging(&" ".repeat(indent), &safe::one_line(text), most);
+    }
+
+    fn item(&mut self, mark: &str, text: &str) {
+        self.hanging(&format!("  {mark}"), &safe::one_line(text), 2);
+    }
+
+    fn hanging(&mut self, first: &str, text: &str, most: usize) {
+        let indent = " ".repeat(safe::width(first));
+        let columns = MAX_COLUMNS - indent.len();
+        let mut rest = text;
+        for number in 1..=most {
+            let lead = if number == 1 { first } else { &indent };
+            if number == most || safe::width(rest) <= columns {
+                self.lines
+                    .push(format!("{lead}{}", safe::cut(rest, columns)));
+                return;
+            }
+            let mut end = rest.len();
+            let mut used = 0;
+            for (at, c) in rest.char_indices() {
+                used += safe::width(c.encode_utf8(&mut [0; 4]));
+                if used > columns {
+                    end = at;
+                    break;
+                }
+            }
+            let end = rest[..end]
+                .rfind(' ')
+                .filter(|&space| space > 0)
+                .unwrap_or(end);
+            self.lines.push(format!("{lead}{}", &rest[..end]));
+            rest = rest[end..].trim_start();
+        }
+    }
+
+    fn wrapped(&mut self, title: &str, items: impl ExactSizeIterator<Item = String>, most: usize) {
+        let total = items.len();
+        if total == 0 {
+            return;
+        }
+        self.line(0, title);
+        for item in items.take(most) {
+            self.line(2, &item);
+        }
+        if total > most {
+            self.line(2, &format!("and {} more", total - most));
+        }
+    }
+
+    fn ranks(&mut self, report: &Report) {
+        let ranks = &report.ranks;
+        let mut parts = Vec::new();
+        let mut part = |name: &str, list: &str, detail: String| {
+            if !list.is_empty() {
+                parts.push(format!("{name} {}{detail}", safe::cut(list, 40)));
+            }
+        };
+        part("primary", &ranks.primary, String::new());
+        part("collateral", &ranks.collateral, categories(report));
+        part("terminated", &ranks.terminated, String::new());
+        part("silent", &ranks.silent, String::new());
+        part("succeeded", &ranks.succeeded, String::new());
+        if !parts.is_empty() {
+            self.hanging("RANKS  ", &safe::one_line(&parts.join(" · ")), 4);
+        }
+    }
+
+    fn finish(mut self) -> String {
+        if self.lines.len() > MAX_LINES {
+            let cut = self.lines.len() - MAX_LINES + 1;
+            self.lines.truncate(MAX_LINES - 1);
+            self.lines
+                .push(format!("({cut} more lines: see --format json)"));
+        }
+        self.lines.push(String::new());
+        self.lines.join("\n")
+    }
+}
+
+fn categories(report: &Report) -> String {
+    let mut counts: Vec<(&str, u32)> = Vec::new();
+    for group in report.groups.iter().filter(|group| group.role != "primary") {
+        match counts
+            .iter_mut()
+            .find(|(category, _)| *category == group.category)
+        {
+            Some((_, count)) => *count += group.count,
+            None => counts.push((&group.category, group.count)),
+        }
+    }
+    let list: Vec<String> = counts
+        .iter()
+        .map(|(category, count)| format!("{category} {count}"))
+        .collect();
+    if list.is_empty() {
+        String::new()
+    } else {
+        format!(" ({})", list.join(", "))
+    }
+}

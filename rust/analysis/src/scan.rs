@@ -1,0 +1,335 @@
+//! Finds and reads a job's evidence below some paths: error files, worker directories, launchers' logs. Parallel, bounded.
+
+mod names;
+mod read;
+
+pub(crate) use names::{FileRole, attempt_of, run_id};
+pub use read::{MAX_FILE_BYTES, MAX_LOG_BYTES};
+
+use crate::error::Error;
+use crate::failure::Failure;
+use crate::logs::{self, AgentLog};
+use crate::parse;
+use crate::schema::DamagedFile;
+use crate::traceback;
+use rayon::prelude::*;
+use std::collections::HashMap;
+use std::ffi::OsStr;
+use std::fs::{DirEntry, FileType};
+use std::path::{Path, PathBuf};
+
+/// Directories deeper than this below a path are not entered.
+pub const MAX_DEPTH: usize = 32;
+
+/// At most this much of the end of a worker's own output is read, in bytes.
+pub const MAX_OUTPUT_BYTES: usize = 256 << 10;
+
+/// Everything found below the paths, read but not yet judged. Sorted by path.
+#[derive(Debug, Default)]
+#[non_exhaustive]
+pub struct Evidence {
+    pub(crate) records: Vec<Record>,
+    pub(crate) slots: Vec<Slot>,
+    pub(crate) agents: Vec<AgentLog>,
+    pub(crate) damaged: Vec<(DamagedFile, Option<SlotKey>)>,
+    /// Files that this version knows and does not read.
+    pub(crate) skipped: usize,
+    /// Error files that a process found in its place and replaced: evidence of an earlier run.
+    pub(crate) replaced: usize,
+}
+
+/// One error file.
+#[derive(Debug)]
+pub(crate) struct Record {
+    pub(crate) path: PathBuf,
+    pub(crate) slot: Option<SlotKey>,
+    pub(crate) role: FileRole,
+    pub(crate) failure: Failure,
+}
+
+/// Which worker directory of torchrun's layout: `<run>/attempt_<n>/<local_rank>`.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) struct SlotKey {
+    pub(crate) run: PathBuf,
+    pub(crate) attempt: u32,
+    pub(crate) local_rank: u32,
+}
+
+/// One worker directory, whether it holds an error file or not.
+#[derive(Debug)]
+pub(crate) struct Slot {
+    pub(crate) key: SlotKey,
+    /// The worker's stderr, where it was redirected to a file.
+    pub(crate) stderr: Option<PathBuf>,
+    /// The end of that, for a worker without an error file.
+    pub(crate) output: String,
+    /// Whether `output` is all of it, so that its lines can be numbered.
+    pub(crate) output_whole: bool,
+    /// The rank that torch printed before the worker's last lines.
+    pub(crate) printed_rank: Option<u32>,
+}
+
+impl Evidence {
+    /// Returns whether nothing was found that could tell of a job.
+    pub fn is_empty(&self) -> bool {
+        self.records.is_empty()
+            && self.slots.is_empty()
+            && self.agents.is_empty()
+            && self.damaged.is_empty()
+    }
+
+    fn absorb(&mut self, mut other: Self) {
+        self.records.append(&mut other.records);
+        self.slots.append(&mut other.slots);
+        self.agents.append(&mut other.agents);
+        self.damaged.append(&mut other.damaged);
+        self.skipped += other.skipped;
+        self.replaced += other.replaced;
+    }
+
+    fn damage(&mut self, path: &Path, slot: Option<SlotKey>, reason: String, bytes: &[u8]) {
+        let first: Vec<u8> = bytes.iter().take(80).copied().collect();
+        let first_bytes = first.escape_ascii().to_string().replace("\\\"", "\"");
+        self.damaged.push((
+            DamagedFile {
+                path: path.display().to_string(),
+                reason,
+                first_bytes,
+            },
+            slot,
+        ));
+    }
+}
+
+/// Returns everything that lies below the paths.
+///
+/// Each directory is listed once and each file opened once. Symbolic links to directories are followed only where they
+/// are one of `paths`, so that a loop ends and a `latest` link shows nothing twice.
+///
+/// # Errors
+///
+/// [`ErrorKind::Io`](crate::ErrorKind::Io) or [`ErrorKind::NotAFile`](crate::ErrorKind::NotAFile) for one of `paths` itself.
+pub fn scan(paths: &[PathBuf]) -> Result<Evidence, Error> {
+    let mut evidence = Evidence::default();
+    for path in paths {
+        let metadata = std::fs::metadata(path).map_err(|error| Error::io(path, error))?;
+        if metadata.is_dir() {
+            std::fs::read_dir(path).map_err(|error| Error::io(path, error))?;
+            evidence.absorb(directory(path, Place::of(path), 0));
+        } else if metadata.is_file() {
+            let place = Place::of(path.parent().unwrap_or(Path::new("")));
+            evidence.absorb(file(path, &place, true));
+        } else {
+            return Err(Error::not_a_file(
+                path,
+                names::kind_of(metadata.file_type()),
+            ));
+        }
+    }
+    evidence.records.sort_by(|a, b| a.path.cmp(&b.path));
+    evidence.records.dedup_by(|a, b| a.path == b.path);
+    evidence.slots.sort_by(|a, b| a.key.cmp(&b.key));
+    evidence.slots.dedup_by(|a, b| a.key == b.key);
+    evidence.agents.sort_by(|a, b| a.path.cmp(&b.path));
+    evidence.agents.dedup_by(|a, b| a.path == b.path);
+    evidence.damaged.sort_by(|a, b| a.0.path.cmp(&b.0.path));
+    read_outputs(&mut evidence);
+    Ok(evidence)
+}
+
+/// Where a directory stands in a launcher's layout.
+#[derive(Clone, Default)]
+struct Place {
+    /// The directory, absolute, so that its parents' names are known.
+    absolute: PathBuf,
+    slot: Option<SlotKey>,
+}
+
+impl Place {
+    fn of(path: &Path) -> Self {
+        let absolute = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+        Self {
+            slot: names::slot(&absolute),
+            absolute,
+        }
+    }
+
+    fn child(&self, name: &OsStr) -> Self {
+        let absolute = self.absolute.join(name);
+        Self {
+            slot: names::slot(&absolute),
+            absolute,
+        }
+    }
+}
+
+fn directory(path: &Path, place: Place, depth: usize) -> Evidence {
+    let mut found = Evidence::default();
+    let entries: Vec<(DirEntry, FileType)> = match std::fs::read_dir(path) {
+        Ok(entries) => entries
+            .flatten()
+            .filter_map(|entry| Some((entry.file_type().ok()?, entry)))
+            .map(|(t, e)| (e, t))
+            .collect(),
+        Err(error) => {
+            found.damage(
+                path,
+                None,
+                format!("cannot be listed: {}", Error::io(path, error).reason()),
+                b"",
+            );
+            return found;
+        }
+    };
+    if let Some(key) = &place.slot {
+        let stderr = entries
+            .iter()
+            .map(|(entry, _)| entry)
+            .find(|entry| entry.file_name() == "stderr.log");
+        found.slots.push(Slot {
+            key: key.clone(),
+            stderr: stderr.map(DirEntry::path),
+            output: String::new(),
+            output_whole: false,
+            printed_rank: None,
+        });
+    }
+    let one = |(entry, kind): &(DirEntry, FileType)| -> Evidence {
+        let name = entry.file_name();
+        if kind.is_dir() {
+            if depth >= MAX_DEPTH {
+                Evidence::default()
+            } else {
+                directory(&entry.path(), place.child(&name), depth + 1)
+            }
+        } else {
+            entry_file(&entry.path(), &name, *kind, &place)
+        }
+    };
+    let merge = |mut a: Evidence, b: Evidence| {
+        a.absorb(b);
+        a
+    };
+    // A worker's directory holds a handful of entries: splitting it costs more than reading it.
+    let below = if entries.len() < 8 && place.slot.is_some() {
+        entries.iter().map(one).reduce(merge).unwrap_or_default()
+    } else {
+        entries.par_iter().map(one).reduce(Evidence::default, merge)
+    };
+    found.absorb(below);
+    found
+}
+
+/// A name that says nothing costs nothing: no stat, no open.
+fn entry_file(path: &Path, name: &OsStr, kind: FileType, place: &Place) -> Evidence {
+    let mut found = Evidence::default();
+    let role = names::role(name);
+    let in_slot = place.slot.is_some();
+    if role == FileRole::Other || in_slot && role == FileRole::Log {
+        return found;
+    }
+    if !kind.is_file() {
+        let target = if kind.is_symlink() {
+            std::fs::metadata(path)
+        } else {
+            path.symlink_metadata()
+        };
+        let reason = match target {
+            Ok(metadata) if metadata.is_file() => return file(path, place, false),
+            Ok(metadata) => Error::not_a_file(path, names::kind_of(metadata.file_type())).reason(),
+            Err(error) => Error::io(path, error).reason(),
+        };
+        if role.is_error_file() {
+            found.damage(path, place.slot.clone(), reason, b"");
+        }
+        return found;
+    }
+    file(path, place, false)
+}
+
+/// Reads one file; `named` when the user named it, so that it is read whatever it is called.
+fn file(path: &Path, place: &Place, named: bool) -> Evidence {
+    let mut found = Evidence::default();
+    let role = names::role(path.file_name().unwrap_or_default());
+    let slot = place.slot.clone();
+    match role {
+        FileRole::Skipped => found.skipped += 1,
+        FileRole::Replaced => found.replaced += 1,
+        FileRole::Log => agent_log(path, &mut found),
+        FileRole::Other if !named => {}
+        _ => read::with_file(path, |bytes| match bytes {
+            Err(error) => found.damage(path, slot, error.reason(), b""),
+            Ok(bytes) if !role.is_error_file() && !parse::looks_like_error_file(bytes) => {
+                if named {
+                    match logs::agent(path, &String::from_utf8_lossy(bytes)) {
+                        Some(agent) => found.agents.push(agent),
+                        None => found.damage(
+                            path,
+                            slot,
+                            "neither an error file nor a launcher's log".into(),
+                            bytes,
+                        ),
+                    }
+                }
+            }
+            Ok(bytes) => match parse::error_file(path, bytes) {
+                Ok(failure) => found.records.push(Record {
+                    path: path.to_owned(),
+                    slot,
+                    role,
+                    failure,
+                }),
+                Err(error) => found.damage(path, slot, error.reason(), bytes),
+            },
+        }),
+    }
+    found
+}
+
+fn agent_log(path: &Path, found: &mut Evidence) {
+    if let Ok(text) = read::log(path) {
+        found.agents.extend(logs::agent(path, &text));
+    }
+}
+
+/// Reads the output of workers that left no error file, and enough of others to learn which ranks they were.
+fn read_outputs(evidence: &mut Evidence) {
+    let mut told: HashMap<SlotKey, bool> = HashMap::new();
+    for record in &evidence.records {
+        if let Some(slot) = &record.slot {
+            let ranked = record
+                .failure
+                .section
+                .as_ref()
+                .is_some_and(|section| section.rank.rank.is_some());
+            *told.entry(slot.clone()).or_default() |= ranked;
+        }
+    }
+    let mut known: HashMap<(PathBuf, u32), u32> = HashMap::new();
+    for slot in &mut evidence.slots {
+        let Some(stderr) = &slot.stderr else { continue };
+        let tries = known
+            .entry((slot.key.run.clone(), slot.key.attempt))
+            .or_default();
+        match told.get(&slot.key) {
+            // One worker that tells its rank tells those of its neighbours.
+            Some(true) => *tries = u32::MAX,
+            Some(false) if *tries < 8 => {
+                let head = read::head(stderr, 4096).unwrap_or_default();
+                slot.printed_rank = traceback::printed_rank(&head);
+                *tries = if slot.printed_rank.is_some() {
+                    u32::MAX
+                } else {
+                    *tries + 1
+                };
+            }
+            Some(false) => {}
+            None => {
+                let text = read::tail(stderr, MAX_OUTPUT_BYTES).unwrap_or_default();
+                slot.output_whole = text.len() < MAX_OUTPUT_BYTES;
+                slot.printed_rank = traceback::printed_rank(&text);
+                slot.output = traceback::strip_prefixes(&text).into_owned();
+            }
+        }
+    }
+}

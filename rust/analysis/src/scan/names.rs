@@ -1,0 +1,183 @@
+//! What a file's or a directory's name says about it.
+
+use super::SlotKey;
+use firstfault_format::files;
+use std::ffi::OsStr;
+use std::fs::FileType;
+use std::os::unix::fs::FileTypeExt;
+use std::path::Path;
+
+/// What a file is, by its name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum FileRole {
+    /// The record of a rank.
+    Main,
+    /// A fuller copy of it.
+    Copy,
+    /// A later failure of the same rank, or the loser of a race.
+    Later,
+    /// The record of a child of a rank.
+    Child,
+    /// JSON of another name, which may be an error file.
+    Json,
+    /// Older content that a process replaced.
+    Replaced,
+    /// Ours, and not read by this version.
+    Skipped,
+    /// Perhaps a launcher's log.
+    Log,
+    /// Nothing of ours.
+    Other,
+}
+
+impl FileRole {
+    /// Whether the name promises an error file.
+    pub(crate) fn is_error_file(self) -> bool {
+        matches!(self, Self::Main | Self::Copy | Self::Later | Self::Child)
+    }
+}
+
+/// Returns what a file is, by its name.
+pub(crate) fn role(name: &OsStr) -> FileRole {
+    // A name that is not UTF-8 is none of ours, but may be a log's: the ending decides.
+    let name = name.to_string_lossy();
+    if name.contains(files::TEMPORARY) {
+        return FileRole::Other;
+    }
+    let ours = name.starts_with("error.") || name.starts_with("rank_");
+    if ours && (name.ends_with(".box") || name.ends_with(".term.json")) {
+        return FileRole::Skipped;
+    }
+    let Some(stem) = name.strip_suffix(files::ERROR) else {
+        let log = [".log", ".err", ".out", ".txt"]
+            .iter()
+            .any(|ending| name.ends_with(ending));
+        return if log { FileRole::Log } else { FileRole::Other };
+    };
+    if name.ends_with(files::REPLACED) {
+        FileRole::Replaced
+    } else if name.ends_with(files::COPY) {
+        FileRole::Copy
+    } else if stem.contains(files::CHILD) {
+        FileRole::Child
+    } else if stem == "error" {
+        FileRole::Main
+    } else if let Some(rest) = stem.strip_prefix("error.") {
+        if is_number(rest) {
+            FileRole::Later
+        } else {
+            FileRole::Json
+        }
+    } else if stem.starts_with("rank_") {
+        // rank_<rank>.<host>.<pid>, and a second pid for a later failure.
+        let mut parts = stem.rsplit('.');
+        let numbers = parts.by_ref().take_while(|part| is_number(part)).count();
+        if numbers >= 2 && parts.next().is_some() {
+            FileRole::Later
+        } else {
+            FileRole::Main
+        }
+    } else {
+        FileRole::Json
+    }
+}
+
+fn is_number(text: &str) -> bool {
+    !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit())
+}
+
+/// Returns which worker directory an absolute path is, if it is one.
+pub(super) fn slot(absolute: &Path) -> Option<SlotKey> {
+    let local_rank = absolute.file_name()?.to_str()?.parse().ok()?;
+    let attempt = absolute.parent()?;
+    Some(SlotKey {
+        run: attempt.parent()?.to_owned(),
+        attempt: attempt_of(attempt)?,
+        local_rank,
+    })
+}
+
+/// Returns the number of an `attempt_<n>` directory.
+pub(crate) fn attempt_of(directory: &Path) -> Option<u32> {
+    directory
+        .file_name()?
+        .to_str()?
+        .strip_prefix("attempt_")?
+        .parse()
+        .ok()
+}
+
+/// Returns the run that a run directory of torchrun belongs to: its name without the random part.
+///
+/// Source: torch/distributed/elastic/multiprocessing/api.py, `tempfile.mkdtemp(prefix=f"{run_id}_")`
+pub(crate) fn run_id(run: &Path) -> String {
+    let name = run
+        .file_name()
+        .map(|name| name.to_string_lossy().into_owned())
+        .unwrap_or_default();
+    let cut = name
+        .len()
+        .checked_sub(9)
+        .filter(|&at| name.is_char_boundary(at) && name[at..].starts_with('_'));
+    match cut {
+        Some(at) if at > 0 => name[..at].to_owned(),
+        _ => name,
+    }
+}
+
+/// Returns what a thing is that is no regular file.
+pub(super) fn kind_of(kind: FileType) -> &'static str {
+    if kind.is_dir() {
+        "a directory"
+    } else if kind.is_fifo() {
+        "a FIFO"
+    } else if kind.is_socket() {
+        "a socket"
+    } else if kind.is_char_device() || kind.is_block_device() {
+        "a device"
+    } else {
+        "something else"
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_tell_roles() {
+        for (name, expected) in [
+            ("error.json", FileRole::Main),
+            ("error.firstfault.json", FileRole::Copy),
+            ("error.4242.json", FileRole::Later),
+            ("error.4242.child_4243.json", FileRole::Child),
+            ("error.4242.replaced.json", FileRole::Replaced),
+            ("error.4242.term.json", FileRole::Skipped),
+            ("error.4242.box", FileRole::Skipped),
+            ("error.json.tmp", FileRole::Other),
+            ("error.4242.tmp", FileRole::Other),
+            ("rank_3.node0.cluster.local.4242.json", FileRole::Main),
+            ("rank_3.node0.4242.4242.json", FileRole::Later),
+            ("rank_3.node0.4242.firstfault.json", FileRole::Copy),
+            ("rank_3.node0.4242.4242.child_9.json", FileRole::Child),
+            ("config.json", FileRole::Json),
+            ("error.yaml.json", FileRole::Json),
+            ("agent0.err", FileRole::Log),
+            ("core.4242", FileRole::Other),
+        ] {
+            assert_eq!(role(OsStr::new(name)), expected, "{name}");
+        }
+    }
+
+    #[test]
+    fn directories_tell_slots_and_runs() {
+        let key = slot(Path::new("/j/node0/job__kxbrcws/attempt_2/5")).unwrap();
+        assert_eq!(
+            (key.attempt, key.local_rank, run_id(&key.run).as_str()),
+            (2, 5, "job")
+        );
+        assert_eq!(slot(Path::new("/j/attempt_2/rank_5")), None);
+        assert_eq!(slot(Path::new("/j/runs/5")), None);
+        assert_eq!(run_id(Path::new("/j/short")), "short");
+    }
+}

@@ -1,0 +1,92 @@
+//! Bounded reads: no file costs more than its stated limit, and small ones cost one open, two reads, one close.
+
+use crate::error::Error;
+use std::cell::RefCell;
+use std::fs::File;
+use std::io::{self, Read, Seek, SeekFrom};
+use std::path::Path;
+
+/// At most this much of an error file is read, in bytes; a larger one is damaged.
+pub const MAX_FILE_BYTES: usize = 16 << 20;
+
+/// At most this much of a launcher's log is read, in bytes: its beginning and its end.
+pub const MAX_LOG_BYTES: usize = 16 << 20;
+
+const BUFFER: usize = 64 << 10;
+
+/// Calls `use_bytes` with the whole content of an error file.
+pub(super) fn with_file<T>(path: &Path, use_bytes: impl FnOnce(Result<&[u8], Error>) -> T) -> T {
+    thread_local! {
+        // Ten thousand files of 3 KB need no ten thousand allocations.
+        static SMALL: RefCell<Vec<u8>> = RefCell::new(vec![0; BUFFER]);
+    }
+    SMALL.with_borrow_mut(|buffer| {
+        let read = File::open(path).and_then(|mut file| {
+            let length = fill(&mut file, buffer)?;
+            let mut rest = Vec::new();
+            if length == buffer.len() {
+                file.take((MAX_FILE_BYTES + 1 - length) as u64)
+                    .read_to_end(&mut rest)?;
+            }
+            Ok((length, rest))
+        });
+        match read {
+            Err(error) => use_bytes(Err(Error::io(path, error))),
+            Ok((length, rest)) if length + rest.len() > MAX_FILE_BYTES => {
+                let reason = format!("larger than {} MiB", MAX_FILE_BYTES >> 20);
+                use_bytes(Err(Error::malformed(path, reason)))
+            }
+            Ok((length, rest)) if rest.is_empty() => use_bytes(Ok(&buffer[..length])),
+            Ok((length, rest)) => use_bytes(Ok(&[&buffer[..length], &rest].concat())),
+        }
+    })
+}
+
+fn fill(file: &mut File, buffer: &mut [u8]) -> io::Result<usize> {
+    let mut length = 0;
+    while length < buffer.len() {
+        match file.read(&mut buffer[length..]) {
+            Ok(0) => break,
+            Ok(count) => length += count,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(length)
+}
+
+/// Returns a launcher's log as text: all of it, or its first sixteenth and its end.
+pub(super) fn log(path: &Path) -> io::Result<String> {
+    let mut text = head(path, MAX_LOG_BYTES)?;
+    if text.len() >= MAX_LOG_BYTES {
+        let first = text.floor_char_boundary(MAX_LOG_BYTES / 16);
+        text.truncate(first);
+        text.push('\n');
+        text.push_str(&tail(path, MAX_LOG_BYTES - first)?);
+    }
+    Ok(text)
+}
+
+/// Returns the first bytes of a file as text.
+pub(super) fn head(path: &Path, limit: usize) -> io::Result<String> {
+    let mut bytes = Vec::new();
+    File::open(path)?
+        .take(limit as u64)
+        .read_to_end(&mut bytes)?;
+    Ok(lossy(bytes))
+}
+
+/// Returns the last bytes of a file as text.
+pub(super) fn tail(path: &Path, limit: usize) -> io::Result<String> {
+    let mut file = File::open(path)?;
+    let length = file.metadata()?.len();
+    file.seek(SeekFrom::Start(length.saturating_sub(limit as u64)))?;
+    let mut bytes = Vec::new();
+    file.take(limit as u64).read_to_end(&mut bytes)?;
+    Ok(lossy(bytes))
+}
+
+fn lossy(bytes: Vec<u8>) -> String {
+    String::from_utf8(bytes)
+        .unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned())
+}

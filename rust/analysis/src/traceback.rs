@@ -1,0 +1,460 @@
+//! Reads Python tracebacks and faulthandler's dumps out of text: which exceptions, deepest first, and in which functions.
+
+use crate::failure::Frame;
+use std::borrow::Cow;
+
+/// One exception of a chain, as a traceback prints it.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Raised<'a> {
+    /// The name of its class, without the module; empty where the text is cut before it.
+    pub type_name: &'a str,
+    /// Its text, which may have several lines.
+    pub message: &'a str,
+    /// Its frames, innermost first.
+    pub frames: Vec<FrameRef<'a>>,
+    /// Whether the next one in the chain was raised `from` it (else: while it was being handled).
+    pub is_cause: bool,
+}
+
+/// One frame, borrowed from the text.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FrameRef<'a> {
+    /// The source file.
+    pub file: &'a str,
+    /// The line, from 1.
+    pub line: u32,
+    /// The function.
+    pub function: &'a str,
+}
+
+impl FrameRef<'_> {
+    /// Returns an owned copy.
+    pub fn to_frame(self) -> Frame {
+        Frame {
+            file: self.file.to_owned(),
+            line: self.line,
+            function: self.function.to_owned(),
+        }
+    }
+}
+
+const START: &str = "Traceback (most recent call last):";
+const CAUSE: &str = "The above exception was the direct cause of the following exception:";
+const CONTEXT: &str = "During handling of the above exception, another exception occurred:";
+
+/// Returns the text with what a launcher or an exception group puts before each line removed.
+///
+/// torchrun's `--tee` and torch's own `sys.excepthook` print `[rank3]: `; groups print `  | `.
+pub fn strip_prefixes(text: &str) -> Cow<'_, str> {
+    let labelled = text.lines().any(|line| label(line) > 0);
+    let grouped = text.contains("Exception Group Traceback");
+    if !labelled && !grouped {
+        return Cow::Borrowed(text);
+    }
+    let mut out = String::with_capacity(text.len());
+    for line in text.lines() {
+        let line = &line[label(line)..];
+        out.push_str(if grouped { ungroup(line) } else { line });
+        out.push('\n');
+    }
+    Cow::Owned(out)
+}
+
+/// Returns the length of a `[rank3]: ` or `[default3]:` before a line.
+fn label(line: &str) -> usize {
+    let Some(rest) = line.strip_prefix('[') else {
+        return 0;
+    };
+    let Some((name, after)) = rest.split_once("]:") else {
+        return 0;
+    };
+    let digits = name.trim_start_matches(|c: char| c.is_ascii_alphabetic() || c == '_');
+    if name.len() > 40
+        || digits.len() == name.len()
+        || digits.is_empty()
+        || !digits.bytes().all(|b| b.is_ascii_digit())
+    {
+        return 0;
+    }
+    line.len() - after.strip_prefix(' ').unwrap_or(after).len()
+}
+
+/// Returns the rank that torch's `sys.excepthook` printed before a line: `[rank3]: `.
+pub fn printed_rank(text: &str) -> Option<u32> {
+    text.lines()
+        .find_map(|line| line.strip_prefix("[rank")?.split_once("]:")?.0.parse().ok())
+}
+
+fn ungroup(line: &str) -> &str {
+    let rest = line.trim_start_matches(' ');
+    match rest.strip_prefix(['|', '+']) {
+        Some(inner) => inner.strip_prefix(' ').unwrap_or(inner),
+        None => line,
+    }
+}
+
+/// Returns the last chain of exceptions in a text, deepest first; the one that nothing caught is last.
+///
+/// A traceback inside a message ("Original Traceback", a checkpoint's "Traceback … (RANK 2)") and the leaves of a group
+/// count as deeper than what carries them. Empty where there is no traceback. The text is to be without prefixes
+/// ([`strip_prefixes`]).
+pub fn chain(text: &str) -> Vec<Raised<'_>> {
+    let mut reader = Reader::default();
+    for line in (Lines { text, at: 0 }) {
+        reader.line(text, line);
+    }
+    reader.finish(text);
+    reader.chain
+}
+
+#[derive(Default)]
+struct Reader<'a> {
+    chain: Vec<Raised<'a>>,
+    /// How many at the end of the chain carry the one being read.
+    outer: usize,
+    current: Option<Raised<'a>>,
+    /// Where the message began and ends so far.
+    message: Option<(usize, usize)>,
+    link: Link,
+}
+
+#[derive(Default, Clone, Copy, PartialEq)]
+enum Link {
+    #[default]
+    Unrelated,
+    Cause,
+    Context,
+    Leaf,
+}
+
+impl<'a> Reader<'a> {
+    fn line(&mut self, text: &'a str, (start, line): (usize, &'a str)) {
+        let trimmed = line.trim();
+        if trimmed == CAUSE || trimmed == CONTEXT {
+            self.finish(text);
+            self.link = if trimmed == CAUSE {
+                Link::Cause
+            } else {
+                Link::Context
+            };
+        } else if is_start(trimmed) {
+            self.start(text);
+        } else if trimmed.starts_with('-')
+            && trimmed.contains("---------------- ")
+            && self.current.is_some()
+        {
+            self.finish(text);
+            self.link = Link::Leaf;
+        } else if let Some(current) = &mut self.current {
+            match self.message {
+                None if line.starts_with(' ') || trimmed.is_empty() => {
+                    current.frames.extend(frame(trimmed, ", in "));
+                }
+                None => {
+                    let end = start + line.len();
+                    let (type_name, _) = split(line);
+                    current.type_name = type_name;
+                    self.message = Some((end - split(line).1.len(), end));
+                }
+                Some(_) if trimmed.is_empty() => self.finish(text),
+                Some((from, _)) => self.message = Some((from, start + line.len())),
+            }
+        }
+    }
+
+    fn start(&mut self, text: &'a str) {
+        // A traceback that begins inside a message belongs to that message.
+        let inside = self.message.is_some();
+        self.finish(text);
+        match (inside, self.link) {
+            (true, _) | (_, Link::Leaf) if !self.chain.is_empty() => {
+                if self.link != Link::Leaf || self.outer == 0 {
+                    self.outer += 1;
+                }
+            }
+            (_, Link::Unrelated) => {
+                self.chain.clear();
+                self.outer = 0;
+            }
+            _ => {
+                let before = self.chain.len().wrapping_sub(self.outer + 1);
+                if let Some(previous) = self.chain.get_mut(before) {
+                    previous.is_cause = self.link == Link::Cause;
+                }
+            }
+        }
+        self.link = Link::Unrelated;
+        self.current = Some(Raised::default());
+    }
+
+    fn finish(&mut self, text: &'a str) {
+        let Some(mut raised) = self.current.take() else {
+            return;
+        };
+        raised.frames.reverse();
+        if let Some((from, to)) = self.message.take() {
+            raised.message = &text[from..to];
+        }
+        let at = self.chain.len() - self.outer.min(self.chain.len());
+        raised.is_cause = self.outer > 0;
+        self.chain.insert(at, raised);
+    }
+}
+
+fn is_start(trimmed: &str) -> bool {
+    let rest = trimmed
+        .strip_prefix("Original ")
+        .or_else(|| trimmed.strip_prefix("Exception Group "))
+        .unwrap_or(trimmed);
+    rest.starts_with(START)
+}
+
+/// Lines with the offset at which each starts.
+struct Lines<'a> {
+    text: &'a str,
+    at: usize,
+}
+
+impl<'a> Iterator for Lines<'a> {
+    type Item = (usize, &'a str);
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let rest = self.text.get(self.at..).filter(|rest| !rest.is_empty())?;
+        let length = memchr::memchr(b'\n', rest.as_bytes()).unwrap_or(rest.len());
+        let start = self.at;
+        self.at += length + 1;
+        Some((
+            start,
+            rest[..length].strip_suffix('\r').unwrap_or(&rest[..length]),
+        ))
+    }
+}
+
+/// Reads `File "train.py", line 33, in main`; faulthandler has no comma before `in`.
+fn frame<'a>(trimmed: &'a str, before_function: &str) -> Option<FrameRef<'a>> {
+    let rest = trimmed.strip_prefix("File \"")?;
+    let (file, rest) = rest.split_once("\", line ")?;
+    let (line, function) = rest.split_once(before_function)?;
+    Some(FrameRef {
+        file,
+        line: line.parse().ok()?,
+        function: function.trim_end(),
+    })
+}
+
+/// Splits `torch.distributed.DistStoreError: wait timeout` into the class's own name and the text.
+pub fn split(headline: &str) -> (&str, &str) {
+    let (class, message) = headline
+        .split_once(": ")
+        .unwrap_or_else(|| (headline.trim_end().trim_end_matches(':'), ""));
+    let is_name = |c: char| c.is_alphanumeric() || c == '_' || c == '.';
+    if class.is_empty()
+        || !class.chars().all(is_name)
+        || class.starts_with(|c: char| c.is_ascii_digit())
+    {
+        return ("", headline);
+    }
+    (class.rsplit('.').next().unwrap_or(class), message)
+}
+
+/// What faulthandler printed about a crash.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Fatal<'a> {
+    /// What it called it, as `Segmentation fault`.
+    pub title: &'a str,
+    /// The frames of the thread that crashed, innermost first; of the first thread shown where that one had none.
+    pub frames: Vec<FrameRef<'a>>,
+}
+
+/// Returns the last crash that faulthandler dumped into a text.
+///
+/// Source: Python/pylifecycle.c, Python/traceback.c
+pub fn fatal(text: &str) -> Option<Fatal<'_>> {
+    let start = text.rfind("Fatal Python error: ")?;
+    let mut lines = text[start..].lines();
+    let title = lines
+        .next()?
+        .trim_start_matches("Fatal Python error: ")
+        .trim();
+    let mut current = Vec::new();
+    let mut first = Vec::new();
+    let mut threads = 0;
+    let mut in_current = false;
+    for line in lines {
+        let trimmed = line.trim();
+        if trimmed.ends_with("(most recent call first):") {
+            threads += 1;
+            in_current = trimmed.starts_with("Current thread");
+        } else if let Some(frame) = frame(trimmed, " in ") {
+            if in_current {
+                current.push(frame);
+            } else if threads == 1 {
+                first.push(frame);
+            }
+        }
+    }
+    Some(Fatal {
+        title,
+        frames: if current.is_empty() { first } else { current },
+    })
+}
+
+/// Returns the C++ exception that `std::terminate` reported in a text, as its type and `what()`.
+///
+/// Source: libstdc++, libsupc++/vterminate.cc
+pub fn terminate(text: &str) -> Option<(&str, &str)> {
+    const CALL: &str = "terminate called after throwing an instance of '";
+    let start = text.rfind(CALL)? + CALL.len();
+    let (type_name, rest) = text[start..].split_once('\'')?;
+    let what = rest
+        .trim_start()
+        .strip_prefix("what():")
+        .unwrap_or("")
+        .trim_start();
+    Some((type_name, what.lines().next().unwrap_or("").trim_end()))
+}
+
+/// Returns where a stack stands, for people: the innermost function, and the innermost one of the program itself.
+///
+/// As `in string_at (ctypes/__init__.py:519), called from train_step (worker.py:41)`. Empty without frames.
+pub fn location<'a>(frames: impl Iterator<Item = FrameRef<'a>> + Clone) -> String {
+    let Some(inner) = frames.clone().next() else {
+        return String::new();
+    };
+    let place =
+        |frame: FrameRef<'_>| format!("{} ({}:{})", frame.function, short(frame.file), frame.line);
+    match frames.clone().find(|frame| !is_library(frame.file)) {
+        Some(own) if own != inner => format!("in {}, called from {}", place(inner), place(own)),
+        _ => format!("in {}", place(inner)),
+    }
+}
+
+/// Returns whether a source file belongs to Python or an installed package, not to the program.
+pub fn is_library(file: &str) -> bool {
+    if file.contains("firstfault/_demo/") {
+        return false;
+    }
+    [
+        "/site-packages/",
+        "/dist-packages/",
+        "/lib/python3",
+        "/firstfault/_record.py",
+    ]
+    .iter()
+    .any(|part| file.contains(part))
+        || file.starts_with('<')
+}
+
+/// Returns a file's name as short as still tells which: from the package on, or the last component.
+pub fn short(file: &str) -> &str {
+    for marker in ["site-packages/", "dist-packages/"] {
+        if let Some((_, rest)) = file.rsplit_once(marker) {
+            return rest;
+        }
+    }
+    if let Some((_, rest)) = file.split_once("/lib/python3") {
+        return rest.split_once('/').map_or(rest, |(_, rest)| rest);
+    }
+    file.rsplit('/').next().unwrap_or(file)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn types(text: &str) -> Vec<&str> {
+        chain(text).iter().map(|raised| raised.type_name).collect()
+    }
+
+    const WRAPPED: &str = "Traceback (most recent call last):\n  File \"/j/t.py\", line 65, in main\n    try: raise X\n         ^^^\n\
+        FileNotFoundError: [Errno 2] No such file\n\nThe above exception was the direct cause of the following exception:\n\n\
+        Traceback (most recent call last):\n  File \"/e/site-packages/torch/x.py\", line 367, in wrapper\n    return f()\n  \
+        File \"/j/t.py\", line 66, in main\nRuntimeError: data pipeline failed\n";
+
+    #[test]
+    fn a_chain_is_deepest_first() {
+        let chain = chain(WRAPPED);
+        assert_eq!(types(WRAPPED), ["FileNotFoundError", "RuntimeError"]);
+        assert_eq!(chain[0].message, "[Errno 2] No such file");
+        assert!(chain[0].is_cause && !chain[1].is_cause);
+        assert_eq!(
+            chain[1].frames[0],
+            FrameRef {
+                file: "/j/t.py",
+                line: 66,
+                function: "main"
+            }
+        );
+        let context = WRAPPED.replace(CAUSE, CONTEXT);
+        assert!(!super::chain(&context)[0].is_cause);
+    }
+
+    #[test]
+    fn only_the_last_chain_counts() {
+        let text = format!(
+            "{WRAPPED}\nretrying\nTraceback (most recent call last):\n  File \"a\", line 1, in f\nKeyError: 'x'\n"
+        );
+        assert_eq!(types(&text), ["KeyError"]);
+    }
+
+    #[test]
+    fn a_traceback_in_a_message_is_deeper() {
+        let text = "Traceback (most recent call last):\n  File \"t\", line 1, in main\nValueError: Caught ValueError in DataLoader \
+            worker process 1.\nOriginal Traceback (most recent call last):\n  File \"t\", line 16, in __getitem__\n    raise\n\
+            OSError: [Errno 28] No space left on device\n";
+        let chain = chain(text);
+        assert_eq!(types(text), ["OSError", "ValueError"]);
+        assert_eq!(chain[0].frames[0].function, "__getitem__");
+        assert_eq!(
+            chain[1].message,
+            "Caught ValueError in DataLoader worker process 1."
+        );
+    }
+
+    #[test]
+    fn the_leaves_of_a_group_are_deeper_than_the_group() {
+        let text = "  + Exception Group Traceback (most recent call last):\n  |   File \"g.py\", line 1, in main\n  |     raise g\n  \
+            | ExceptionGroup: both (2 sub-exceptions)\n  +-+---------------- 1 ----------------\n    | Traceback (most recent call last):\n    \
+            |   File \"g.py\", line 2, in one\n    | ValueError: first\n    +---------------- 2 ----------------\n    \
+            | Traceback (most recent call last):\n    |   File \"g.py\", line 3, in two\n    | TypeError: second\n    \
+            +------------------------------------\n";
+        let text = strip_prefixes(text);
+        assert_eq!(types(&text), ["ValueError", "TypeError", "ExceptionGroup"]);
+    }
+
+    #[test]
+    fn labels_are_stripped_and_other_brackets_kept() {
+        assert_eq!(
+            strip_prefixes("[rank12]: a\n[default0]:b\n[W1129 x]: c\n"),
+            "a\nb\n[W1129 x]: c\n"
+        );
+        assert!(matches!(strip_prefixes("a\nb"), Cow::Borrowed(_)));
+    }
+
+    #[test]
+    fn a_crash_is_the_current_threads() {
+        let text = "x\nFatal Python error: Segmentation fault\n\nThread 0x1 (most recent call first):\n  File \"w.py\", line 1 in wait\n\n\
+            Current thread 0x2 [python3] (most recent call first):\n  File \"/usr/lib/python3.11/ctypes/__init__.py\", line 519 in string_at\n  \
+            File \"/j/train.py\", line 36 in main\n\nExtension modules: a (total: 1)\n";
+        let fatal = fatal(text).unwrap();
+        assert_eq!(fatal.title, "Segmentation fault");
+        let place = location(fatal.frames.into_iter());
+        assert_eq!(
+            place,
+            "in string_at (ctypes/__init__.py:519), called from main (train.py:36)"
+        );
+    }
+
+    #[test]
+    fn what_a_cpp_exception_said() {
+        let text = "terminate called after throwing an instance of 'gloo::EnforceNotMet'\n  what():  [enforce fail] 12 vs 8. \nFatal";
+        assert_eq!(
+            terminate(text),
+            Some(("gloo::EnforceNotMet", "[enforce fail] 12 vs 8."))
+        );
+        assert_eq!(
+            terminate("terminate called without an active exception"),
+            None
+        );
+    }
+}

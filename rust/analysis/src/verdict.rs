@@ -1,0 +1,404 @@
+//! A job to a report: which attempt is judged, who is the cause, and everything that is said about it.
+
+use crate::Options;
+use crate::assemble::{Job, assemble};
+use crate::decide::{Attempt, Decision, Subject, count};
+use crate::groups::{Fingerprint, ranges};
+use crate::outcome::{End, Outcome, describe, outcome};
+use crate::scan::Evidence;
+use crate::schema::{self, Confidence, Example, Group, Ranks, Report, RootCause, Suspect};
+use rayon::prelude::*;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// At most so many further failures and suspects are listed one by one.
+const MAX_LISTED: usize = 16;
+
+/// Returns the report on the evidence. Pure: the same evidence gives the same report.
+pub fn judge(evidence: Evidence, options: &Options) -> Report {
+    let job = assemble(evidence, options);
+    let attempts: Vec<(u32, Attempt<'_>)> = job
+        .attempts
+        .keys()
+        .map(|&number| (number, attempt(&job, number)))
+        .collect();
+    let decisions: Vec<Option<Decision>> = attempts
+        .iter()
+        .map(|(_, attempt)| attempt.decide())
+        .collect();
+    // The first attempt with a cause: what failed after it did not recover from it.
+    let judged = decisions.iter().position(|decision| {
+        decision
+            .as_ref()
+            .is_some_and(|d| d.confidence > Confidence::None)
+    });
+    let judged = judged
+        .or_else(|| decisions.iter().position(Option::is_some))
+        .unwrap_or(0);
+
+    let mut report = Report {
+        schema_version: schema::REPORT_VERSION,
+        ..Report::default()
+    };
+    report.job = schema::Job {
+        run_id: job.run_id.clone(),
+        world_size: job.world_size,
+        attempts: u32::try_from(job.attempts.len()).unwrap_or(u32::MAX),
+        hosts: u32::try_from(job.hosts.len()).unwrap_or(u32::MAX),
+    };
+    report.damaged_files.clone_from(&job.damaged);
+    report.incomplete.clone_from(&job.notes);
+    for (index, ((number, attempt), decision)) in attempts.iter().zip(&decisions).enumerate() {
+        let failed = attempt
+            .outcomes
+            .values()
+            .filter(|outcome| !matches!(outcome.end, End::Silent | End::Succeeded))
+            .count();
+        report.attempts.push(schema::Attempt {
+            attempt: *number,
+            failed: u32::try_from(failed).unwrap_or(u32::MAX),
+            root_cause: match decision {
+                // Ranks that could not find each other again are no news.
+                Some(_) if index > judged && attempt.with_end(End::Primary).is_empty() => {
+                    "no cause of its own: the restart did not recover".to_owned()
+                }
+                Some(decision) => one_line(attempt, decision),
+                None => String::new(),
+            },
+        });
+    }
+    if let Some((number, attempt)) = attempts.get(judged) {
+        describe_attempt(&mut report, attempt);
+        if let Some(decision) = &decisions[judged] {
+            report.root_cause = Some(root_cause(attempt, decision, *number));
+            let also = decision.also.iter().take(MAX_LISTED);
+            report.also_primary = also
+                .map(|&rank| second_fault(attempt, rank, *number))
+                .collect();
+            let suspects = decision.suspects.iter().take(MAX_LISTED);
+            report.suspects = suspects
+                .map(|(rank, reason)| Suspect {
+                    rank: *rank,
+                    host: host_of(attempt, *rank),
+                    reason: reason.clone(),
+                })
+                .collect();
+        }
+    }
+    report
+}
+
+fn attempt(job: &Job, number: u32) -> Attempt<'_> {
+    let ranks = &job.attempts[&number];
+    let reported = |rank: &crate::assemble::RankEvidence| {
+        job.hosts.get(&rank.host).is_some_and(|host| host.reported)
+    };
+    // A launcher sums up its last attempt only.
+    let last = job.attempts.keys().next_back() == Some(&number);
+    let outcomes: Vec<Outcome<'_>> = ranks
+        .par_iter()
+        .map(|(_, rank)| outcome(rank, last && reported(rank)))
+        .collect();
+    let outcomes: BTreeMap<u32, Outcome<'_>> = outcomes
+        .into_iter()
+        .map(|outcome| (outcome.evidence.rank, outcome))
+        .collect();
+    let missing: BTreeSet<u32> = (0..job.world_size)
+        .filter(|rank| !ranks.contains_key(rank))
+        .collect();
+    Attempt {
+        job,
+        outcomes,
+        missing,
+    }
+}
+
+fn describe_attempt(report: &mut Report, attempt: &Attempt<'_>) {
+    let silent = attempt
+        .with_end(End::Silent)
+        .into_iter()
+        .chain(attempt.missing.iter().copied());
+    let collateral = attempt
+        .with_end(End::Collateral)
+        .into_iter()
+        .chain(attempt.with_end(End::Timeout));
+    report.ranks = Ranks {
+        primary: ranges(attempt.with_end(End::Primary)),
+        collateral: ranges(collateral),
+        terminated: ranges(attempt.with_end(End::Terminated)),
+        silent: ranges(silent),
+        succeeded: ranges(attempt.with_end(End::Succeeded)),
+    };
+    report.groups = groups(attempt);
+    if !attempt.missing.is_empty() {
+        report.incomplete.push(format!(
+            "nothing at all was found of ranks {}",
+            ranges(attempt.missing.iter().copied())
+        ));
+    }
+    let unread = attempt
+        .outcomes
+        .values()
+        .filter(|outcome| outcome.evidence.record.is_none() && outcome.evidence.status.is_none());
+    let unread: Vec<u32> = unread
+        .filter(|outcome| outcome.end == End::Silent)
+        .map(|outcome| outcome.evidence.rank)
+        .collect();
+    if !unread.is_empty() {
+        report.incomplete.push(format!(
+            "ranks {} left no error file, and no launcher's log says how they ended",
+            ranges(unread)
+        ));
+    }
+    let children: usize = attempt
+        .outcomes
+        .values()
+        .map(|outcome| outcome.evidence.others.len())
+        .sum();
+    if children > 0 {
+        report.incomplete.push(format!(
+            "{} of later failures and of child processes were found beside and not judged",
+            count(children, "record")
+        ));
+    }
+}
+
+fn groups(attempt: &Attempt<'_>) -> Vec<Group> {
+    let mut by: BTreeMap<(&str, Fingerprint), Vec<&Outcome<'_>>> = BTreeMap::new();
+    for outcome in attempt.outcomes.values() {
+        let role = match outcome.end {
+            End::Primary => "primary",
+            End::Collateral => "collateral",
+            End::Timeout => "timeout",
+            _ => continue,
+        };
+        if let Some(finding) = &outcome.finding {
+            by.entry((role, finding.fingerprint))
+                .or_default()
+                .push(outcome);
+        }
+    }
+    let mut groups: Vec<Group> = by
+        .into_iter()
+        .map(|((role, fingerprint), members)| Group {
+            fingerprint: fingerprint.to_string(),
+            category: members[0].category().to_owned(),
+            role: role.to_owned(),
+            ranks: ranges(members.iter().map(|member| member.evidence.rank)),
+            count: u32::try_from(members.len()).unwrap_or(u32::MAX),
+            title: first_line(&members[0].title),
+            example: example(members[0]),
+        })
+        .collect();
+    groups.sort_by(|a, b| {
+        b.count
+            .cmp(&a.count)
+            .then_with(|| a.role.cmp(&b.role).reverse())
+            .then_with(|| a.ranks.cmp(&b.ranks))
+    });
+    groups
+}
+
+fn example(outcome: &Outcome<'_>) -> Example {
+    let frames = outcome.frames();
+    let record = outcome.evidence.record.as_ref();
+    let message = record.map_or(outcome.title.as_str(), |record| {
+        record.failure.message.as_str()
+    });
+    Example {
+        rank: Some(outcome.evidence.rank),
+        message: message[..message.floor_char_boundary(4096)].to_owned(),
+        location: outcome.location(&frames),
+        frames: frames
+            .iter()
+            .take(16)
+            .map(|frame| format!("{} ({}:{})", frame.function, frame.file, frame.line))
+            .collect(),
+        file: outcome.file(),
+    }
+}
+
+fn first_line(text: &str) -> String {
+    let line = text.lines().next().unwrap_or("").trim_end();
+    line[..line.floor_char_boundary(500)].to_owned()
+}
+
+fn host_of(attempt: &Attempt<'_>, rank: u32) -> String {
+    let host = attempt
+        .outcomes
+        .get(&rank)
+        .and_then(|outcome| attempt.job.hosts.get(&outcome.evidence.host));
+    host.map(|host| host.label.clone()).unwrap_or_default()
+}
+
+/// The rank whose failure shows what happened.
+fn shown(decision: &Decision) -> Option<u32> {
+    match &decision.subject {
+        Subject::Rank(rank) => Some(*rank),
+        Subject::Uniform(ranks) => ranks.first().copied(),
+        Subject::Job(rank) => *rank,
+        Subject::Host(_) => None,
+    }
+}
+
+fn title(attempt: &Attempt<'_>, decision: &Decision) -> String {
+    let outcome = shown(decision).and_then(|rank| attempt.outcomes.get(&rank));
+    match (outcome, &decision.subject) {
+        (Some(outcome), _) if outcome.finding.is_some() && !outcome.title.is_empty() => {
+            first_line(&outcome.title)
+        }
+        (_, Subject::Host(_)) if decision.rule.id == "preempted" => {
+            "the launcher was ended from outside".to_owned()
+        }
+        (_, Subject::Host(_)) => "nothing came back from this host".to_owned(),
+        (_, Subject::Rank(_)) => "it left no error of its own".to_owned(),
+        _ => "several ranks left no error of their own".to_owned(),
+    }
+}
+
+fn category(decision: &Decision) -> String {
+    let uniform = matches!(decision.subject, Subject::Uniform(_))
+        .then_some(decision.rule.uniform_category.as_ref())
+        .flatten();
+    uniform.unwrap_or(&decision.rule.category).clone()
+}
+
+fn one_line(attempt: &Attempt<'_>, decision: &Decision) -> String {
+    let who = match &decision.subject {
+        Subject::Rank(rank) => format!("rank {rank}: "),
+        Subject::Uniform(ranks) => format!("{}: ", count(ranks.len(), "rank")),
+        Subject::Host(key) => format!(
+            "host {}: ",
+            attempt.job.hosts.get(key).map_or("", |host| &host.label)
+        ),
+        Subject::Job(_) => String::new(),
+    };
+    format!("{who}{}, {}", category(decision), title(attempt, decision))
+}
+
+fn root_cause(attempt: &Attempt<'_>, decision: &Decision, number: u32) -> RootCause {
+    let outcome = shown(decision).and_then(|rank| attempt.outcomes.get(&rank));
+    let (rank, host) = match &decision.subject {
+        Subject::Rank(rank) => (Some(*rank), host_of(attempt, *rank)),
+        Subject::Host(key) => (
+            None,
+            attempt
+                .job
+                .hosts
+                .get(key)
+                .map(|host| host.label.clone())
+                .unwrap_or_default(),
+        ),
+        Subject::Uniform(_) | Subject::Job(_) => (None, String::new()),
+    };
+    RootCause {
+        rank,
+        local_rank: rank.and_then(|rank| attempt.outcomes.get(&rank)?.evidence.local_rank),
+        host,
+        attempt: number,
+        category: category(decision),
+        title: title(attempt, decision),
+        class: decision.rule.class,
+        confidence: decision.confidence,
+        retry: decision.rule.retry,
+        owner: decision.rule.owner,
+        time_ns: outcome.and_then(|outcome| outcome.time_ns),
+        advice: decision.rule.advice.clone(),
+        evidence: evidence(attempt, decision, outcome),
+        error_file: outcome
+            .and_then(|outcome| outcome.evidence.record.as_ref())
+            .map(|record| record.path.display().to_string())
+            .unwrap_or_default(),
+    }
+}
+
+fn evidence(
+    attempt: &Attempt<'_>,
+    decision: &Decision,
+    outcome: Option<&Outcome<'_>>,
+) -> Vec<String> {
+    let mut lines = Vec::new();
+    if let Some(outcome) = outcome {
+        let rank = outcome.evidence.rank;
+        match (&outcome.evidence.record, outcome.file()) {
+            (Some(record), _) => lines.push(format!(
+                "rank {rank} recorded it: {}",
+                record.path.display()
+            )),
+            (None, file) => match outcome.telling_line() {
+                Some((0, line)) => lines.push(format!(
+                    "rank {rank} left no error file, its stderr says: {} ({file})",
+                    first_line(line)
+                )),
+                Some((number, line)) => {
+                    lines.push(format!(
+                        "rank {rank} left no error file, its stderr says: {} ({file}:{number})",
+                        first_line(line)
+                    ));
+                }
+                None => lines.push(format!("rank {rank} left no error file")),
+            },
+        }
+        if let Some(status) = &outcome.evidence.status {
+            lines.push(format!(
+                "its launcher saw it end: {} ({})",
+                describe(status),
+                status.source
+            ));
+        }
+        if let Some(damaged) = &outcome.evidence.damaged {
+            lines.push(format!("its error file is damaged: {damaged}"));
+        }
+        if let Some(record) = &outcome.evidence.record {
+            if first_line(&record.failure.message) != first_line(&outcome.title) {
+                lines.push(format!(
+                    "it left main as: {}",
+                    first_line(&record.failure.message)
+                ));
+            }
+        }
+    }
+    lines.extend(decision.reasons.iter().cloned());
+    let victims: Vec<&Outcome<'_>> = attempt
+        .outcomes
+        .values()
+        .filter(|outcome| matches!(outcome.end, End::Collateral | End::Timeout))
+        .collect();
+    let mut by: BTreeMap<(&str, &str), Vec<u32>> = BTreeMap::new();
+    for victim in &victims {
+        let what = if victim.end == End::Timeout {
+            "waited in vain"
+        } else {
+            "failed only because of another"
+        };
+        by.entry((what, victim.category()))
+            .or_default()
+            .push(victim.evidence.rank);
+    }
+    for ((what, category), ranks) in by {
+        lines.push(format!(
+            "{} {what} ({category}): {}",
+            count(ranks.len(), "rank"),
+            ranges(ranks)
+        ));
+    }
+    lines
+}
+
+fn second_fault(attempt: &Attempt<'_>, rank: u32, number: u32) -> RootCause {
+    let outcome = &attempt.outcomes[&rank];
+    let rule = outcome.finding.as_ref().map_or_else(
+        || crate::classify::rules().by_id("silent"),
+        |finding| finding.rule,
+    );
+    let decision = Decision {
+        subject: Subject::Rank(rank),
+        rule,
+        confidence: Confidence::Low,
+        also: Vec::new(),
+        suspects: Vec::new(),
+        reasons: Vec::new(),
+    };
+    let mut cause = root_cause(attempt, &decision, number);
+    cause.evidence.truncate(2);
+    cause
+}

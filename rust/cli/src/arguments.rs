@@ -1,0 +1,82 @@
+//! What can be asked for, and the help that says so.
+
+use clap::{Parser, Subcommand, ValueEnum};
+use std::path::PathBuf;
+
+/// Says which rank of a dead PyTorch job failed first, why, and with what evidence.
+#[derive(Debug, Parser)]
+#[command(
+    name = "firstfault",
+    version,
+    arg_required_else_help = true,
+    max_term_width = 100
+)]
+pub(crate) struct Arguments {
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Read the error files and logs of one job and name its root cause
+    ///
+    /// Finds, below each PATH, torchrun's worker directories (<run>/attempt_<n>/<local rank>/error.json), firstfault's own
+    /// records (FIRSTFAULT_DIR), and the launchers' logs (*.log, *.err, *.out, *.txt). Give it everything of one job,
+    /// from all its hosts; it needs neither Python nor torch.
+    #[command(after_long_help = STATUS)]
+    Report(Report),
+    /// Print the JSON Schema of a file format
+    Schema {
+        /// Which format
+        format: SchemaOf,
+    },
+    /// Run a small job with a planted fault, and report on it (needs the Python package)
+    Demo {
+        /// The fault to plant
+        fault: Option<String>,
+        /// Further arguments of the demo
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true, hide = true)]
+        rest: Vec<String>,
+    },
+}
+
+const STATUS: &str = "Exit status: 0 when a report was written (with --check: and nothing had failed); \
+                      1 with --check, when something had failed; \
+                      2 for wrong usage, or when nothing could be read or written.";
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Report {
+    /// Files and directories of the job
+    #[arg(required = true, value_name = "PATH")]
+    pub(crate) paths: Vec<PathBuf>,
+    /// The form of the report
+    #[arg(long, value_enum, default_value_t = Format::Text)]
+    pub(crate) format: Format,
+    /// Write the report to a file, not to standard output
+    #[arg(long, value_name = "FILE")]
+    pub(crate) output: Option<PathBuf>,
+    /// Exit with status 1 when anything has failed
+    #[arg(long)]
+    pub(crate) check: bool,
+    /// The number of ranks of the job, so that ranks which left nothing are missed
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) world_size: Option<u32>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Format {
+    /// For people: at most 60 lines of at most 100 columns
+    Text,
+    /// For programs: see `firstfault schema report`
+    Json,
+    /// For issues and chats
+    Markdown,
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+pub(crate) enum SchemaOf {
+    /// What a dying worker leaves behind
+    ErrorFile,
+    /// What `report --format json` prints
+    Report,
+}

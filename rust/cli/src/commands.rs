@@ -1,0 +1,83 @@
+//! What each command does, and its exit status.
+
+use crate::arguments::{Arguments, Command, Format, Report, SchemaOf};
+use crate::{complain, no_colour};
+use firstfault_analysis::{Error, ErrorKind, Options, analyze, report, schema};
+use std::io::{self, IsTerminal, Write};
+
+/// Wrong usage, or nothing that could be read or written.
+pub(crate) const USAGE: u8 = 2;
+
+pub(crate) fn run(arguments: Arguments) -> u8 {
+    match arguments.command {
+        Command::Report(arguments) => run_report(&arguments),
+        Command::Schema {
+            format: SchemaOf::ErrorFile,
+        } => print(&schema::error_file_schema(), 0),
+        Command::Schema {
+            format: SchemaOf::Report,
+        } => print(&schema::report_schema(), 0),
+        Command::Demo { .. } => {
+            complain(
+                "firstfault: the demo is run by the Python package: python -m firstfault demo",
+            );
+            USAGE
+        }
+    }
+}
+
+fn run_report(arguments: &Report) -> u8 {
+    let options = Options::default().with_world_size(arguments.world_size);
+    let found = match analyze(&arguments.paths, &options) {
+        Ok(found) => found,
+        Err(error) => {
+            complain(&format!("firstfault: {error}{}", advice(&error)));
+            return USAGE;
+        }
+    };
+    let status = u8::from(arguments.check && found.root_cause.is_some());
+    let text = match arguments.format {
+        Format::Json => report::json::render(&found),
+        Format::Markdown => report::markdown::render(&found),
+        Format::Text => {
+            let colour = arguments.output.is_none() && io::stdout().is_terminal() && !no_colour();
+            report::text::render(&found, colour)
+        }
+    };
+    let Some(output) = &arguments.output else {
+        return print(&text, status);
+    };
+    match std::fs::write(output, text) {
+        Ok(()) => status,
+        Err(error) => {
+            complain(&format!("firstfault: {}: {error}", output.display()));
+            USAGE
+        }
+    }
+}
+
+fn advice(error: &Error) -> &'static str {
+    match error.kind() {
+        ErrorKind::NothingFound => {
+            "\n\nGive the directory that holds torchrun's worker directories (its --log-dir), FIRSTFAULT_DIR, or the file of an \
+             agent's log. Without --log-dir torchrun writes below the temporary directory of each host."
+        }
+        _ => "",
+    }
+}
+
+/// Writes to standard output; a reader that went away early has what it wanted.
+fn print(text: &str, status: u8) -> u8 {
+    let mut stdout = io::stdout().lock();
+    match stdout
+        .write_all(text.as_bytes())
+        .and_then(|()| stdout.flush())
+    {
+        Ok(()) => status,
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => status,
+        Err(error) => {
+            complain(&format!("firstfault: standard output: {error}"));
+            USAGE
+        }
+    }
+}

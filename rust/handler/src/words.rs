@@ -52,7 +52,8 @@ impl Record<'_> {
         for slot in park::slots() {
             let stack =
                 python_stack::without_headline(self.dump.get(slot.dumped()).unwrap_or_default());
-            if stack.is_empty() {
+            // A native thread that once called into Python has no frame to show.
+            if python_stack::frames(stack).next().is_none() {
                 continue;
             }
             if stack.len() > left {

@@ -1,0 +1,57 @@
+# Two commands do everything on a fresh machine with Python >= 3.11 and Rust: `make demo` and `make test`.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+FAULT ?= segfault
+
+# Incremental builds cost more disk than they save time in a build that is made once.
+export CARGO_INCREMENTAL := 0
+export PYO3_PYTHON := $(CURDIR)/$(BIN)/python
+
+SOURCES := Cargo.toml Cargo.lock pyproject.toml $(shell find rust -name '*.rs' -o -name '*.toml')
+
+.PHONY: demo test test-all lint bench clean help
+
+help:  ## show this list
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+
+demo: $(VENV)/built  ## run a real torchrun job with a planted fault and show both reports (FAULT=exception, abort, ...)
+	$(BIN)/firstfault demo $(FAULT)
+
+test: $(VENV)/built  ## run the Rust and the Python tests
+	cargo test --locked
+	$(BIN)/python -m pytest
+
+test-all: $(VENV)/built  ## the same, and those that take long
+	cargo test --locked
+	$(BIN)/python -m pytest -m ""
+
+lint: $(VENV)/built  ## check formatting, lints, types, the stub and the symbols of the signal handler
+	cargo fmt --all --check
+	cargo clippy --quiet --locked --workspace --exclude firstfault-audit --all-targets -- -D warnings
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+	$(BIN)/python -m mypy.stubtest firstfault._native
+	sh rust/audit/symbols.sh
+
+bench: $(VENV)/ready  ## measure against torch, an undecorated main and the floor of the machine
+	$(BIN)/maturin develop --quiet --release --locked
+	rm -f $(VENV)/built
+	$(BIN)/python benches/worker.py
+	cargo bench --quiet --locked -p firstfault-benches
+
+clean:  ## remove what the other targets made
+	rm -rf $(VENV) target python/firstfault/_native*.so
+
+# The environment: made once, renewed when what it should hold changes.
+$(VENV)/ready: pyproject.toml constraints.txt
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=python3.12")'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade 'pip>=25.1'
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --group dev torch
+	touch $@
+
+$(VENV)/built: $(VENV)/ready $(SOURCES)
+	$(BIN)/maturin develop --quiet --locked
+	touch $@

@@ -292,11 +292,22 @@ fn same(a: &Record, b: &Record) -> bool {
     if let (Some(one), Some(two)) = (&a.failure.section, &b.failure.section) {
         return one.process.pid == two.process.pid
             && one.host.name == two.host.name
+            && a.failure.time_ns.is_some()
             && a.failure.time_ns == b.failure.time_ns;
     }
     let beside =
         |copy: &Record, main: &Record| copy.role == FileRole::Copy && main.role == FileRole::Main;
-    (beside(a, b) || beside(b, a)) && a.failure.message == b.failure.message
+    (beside(a, b) || beside(b, a)) && says(&a.failure.message, &b.failure.message)
+}
+
+/// Whether two messages are one, of which our writer may have cut its own.
+fn says(one: &str, two: &str) -> bool {
+    let uncut = |text: &str| {
+        text.contains(" bytes cut ...\n")
+            .then(|| text.split("\n... ").next().unwrap_or("").to_owned())
+    };
+    let begins = |whole: &str, cut: &str| uncut(cut).is_some_and(|begin| whole.starts_with(&begin));
+    one == two || begins(one, two) || begins(two, one)
 }
 
 impl Job {

@@ -10,18 +10,19 @@ use std::io::{self, IsTerminal, Write};
 
 /// Runs the command line and returns its exit status.
 ///
-/// `arguments` begin with the program's name, as `sys.argv` and `std::env::args_os` do. Output goes to the process's
-/// standard output and error. 0: done, and with `--check` nothing had failed; 1: with `--check`, something had; 2: wrong
+/// `arguments` are those after the program's name. Output goes to the process's standard output and error. 0: done, and with `--check` nothing had failed; 1: with `--check`, something had; 2: wrong
 /// usage, or nothing could be read or written. A closed pipe ends the output quietly, with the status it would have had.
 ///
 /// ```
-/// assert_eq!(firstfault::run(["firstfault", "report", "/nonexistent"]), 2);
+/// assert_eq!(firstfault::run(["report", "/nonexistent"]), 2);
 /// ```
 pub fn run<I, T>(arguments: I) -> u8
 where
     I: IntoIterator<Item = T>,
-    T: Into<OsString> + Clone,
+    T: Into<OsString>,
 {
+    let name = OsString::from("firstfault");
+    let arguments = std::iter::once(name).chain(arguments.into_iter().map(Into::into));
     match arguments::Arguments::try_parse_from(arguments) {
         Ok(arguments) => commands::run(arguments),
         Err(error) => {

@@ -3,5 +3,5 @@
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    ExitCode::from(firstfault::run(std::env::args_os()))
+    ExitCode::from(firstfault::run(std::env::args_os().skip(1)))
 }

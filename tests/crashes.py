@@ -1,0 +1,147 @@
+"""What the crash tests share: programs that die, and how they ended."""
+
+import functools
+import json
+import os
+import re
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from conftest import PROGRAMS, Ended, clean_environment
+
+CRASH = PROGRAMS / "crash.py"
+ROOT = Path(__file__).parent.parent
+
+
+@functools.cache
+def faults_library() -> Path:
+    """Return the library of faults, built if it is not there."""
+    given = os.environ.get("FAULTS_LIBRARY")
+    if given:
+        return Path(given)
+    command = [
+        "cargo",
+        "build",
+        "-q",
+        "-p",
+        "firstfault-faults",
+        "--message-format=json",
+    ]
+    done = subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    for line in done.stdout.splitlines():
+        message = json.loads(line)
+        if message.get("target", {}).get("name") == "firstfault_faults":
+            return Path(message["filenames"][0])
+    raise AssertionError("cargo named no library")
+
+
+def missing(what: str) -> None:
+    """Skip a test for what is missing here; in CI nothing may be missing."""
+    if os.environ.get("CI"):
+        pytest.fail(f"missing: {what}")
+    pytest.skip(f"missing: {what}")
+
+
+@dataclass(frozen=True)
+class Crashed(Ended):
+    """How a crash program ended."""
+
+    pid: int
+    began_ns: int
+    ended_ns: int
+
+
+def crash(
+    directory: Path,
+    *steps: str,
+    under: str = "firstfault",
+    context: str = "main",
+    before: Sequence[str] = (),
+    env: Mapping[str, str | None] | None = None,
+    prefix: Sequence[str] = (),
+    cwd: Path | None = None,
+    while_ready: Callable[[int], None] | None = None,
+    limits: Callable[[], None] | None = None,
+) -> Crashed:
+    """Run steps in a process of their own, with the error file in a directory.
+
+    With `while_ready` the last step tells when it is reached, and this function, which
+    gets the process ID, brings the end.
+    """
+    reading, writing = os.pipe()
+    if while_ready:
+        steps = (*steps, f"ready:{writing}")
+    default = {"TORCHELASTIC_ERROR_FILE": str(directory / "error.json")}
+    began = time.time_ns()
+    process = subprocess.Popen(
+        [
+            *(*prefix, sys.executable, CRASH, faults_library(), under, context),
+            *(*before, "--", *steps),
+        ],
+        env=clean_environment(**{**default, **(env or {})}),
+        cwd=cwd or directory.parent,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        pass_fds=[writing],
+        preexec_fn=limits,
+    )
+    os.close(writing)
+    deadline = threading.Timer(100, process.kill)
+    deadline.start()
+    try:
+        if while_ready and os.read(reading, 1):
+            while_ready(process.pid)
+        stdout, stderr = process.communicate()
+    finally:
+        deadline.cancel()
+        os.close(reading)
+    return Crashed(
+        process.returncode,
+        stdout.decode(errors="replace"),
+        stderr.decode(errors="replace"),
+        directory,
+        process.pid,
+        began,
+        time.time_ns(),
+    )
+
+
+def comparable(stderr: str) -> list[str]:
+    """Return the lines of a faulthandler dump that two runs of a program share.
+
+    Not shared are addresses, the decorator's own frame, and the list of modules.
+    """
+    lines = re.sub(r"0x[0-9a-f]+", "0x…", stderr).splitlines()
+    own = re.compile(
+        r'/firstfault/_record\.py"|/errors/__init__\.py"|^Extension modules'
+    )
+    return [line for line in lines if line and not own.search(line)]
+
+
+def functions(thread: Mapping[str, Any]) -> list[str]:
+    """Return the names of a thread's Python functions, innermost first."""
+    return [frame["function"] for frame in thread.get("python", [])]
+
+
+def crashed_thread(record: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the one thread that crashed."""
+    threads = [t for t in record["firstfault"]["threads"] if t.get("crashed")]
+    assert len(threads) == 1
+    return threads[0]
+
+
+def main_thread(record: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the main thread."""
+    section = record["firstfault"]
+    return next(t for t in section["threads"] if t["tid"] == section["process"]["pid"])

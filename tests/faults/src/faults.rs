@@ -1,0 +1,131 @@
+//! The faults themselves: each function raises one signal in one way, and does not return.
+
+use std::arch::asm;
+use std::ffi::c_int;
+use std::hint::black_box;
+use std::ptr::{null_mut, without_provenance_mut};
+
+/// Inside the page that is never mapped, as a member of a null pointer would be.
+const NEAR_NULL: usize = 0x10;
+/// The last page of the lower half of a 47-bit address space, where Linux maps nothing.
+const UNMAPPED: usize = 0x7fff_ffff_f123;
+/// Between the two halves of the address space of x86-64.
+const NON_CANONICAL: usize = 0x8000_0000_0000_0000;
+
+fn read(address: usize) {
+    let pointer = black_box(without_provenance_mut::<u8>(address));
+    black_box(unsafe { pointer.read_volatile() });
+}
+
+fn write(address: usize) {
+    unsafe { black_box(without_provenance_mut::<u8>(address)).write_volatile(1) };
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn read_null() {
+    read(NEAR_NULL);
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn write_null() {
+    write(NEAR_NULL);
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn read_unmapped() {
+    read(UNMAPPED);
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn read_non_canonical() {
+    read(NON_CANONICAL);
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn call_null() {
+    #[cfg(target_arch = "x86_64")]
+    unsafe {
+        asm!("call {0}", in(reg) 0_usize, clobber_abi("C"))
+    };
+    #[cfg(target_arch = "aarch64")]
+    unsafe {
+        asm!("blr {0}", in(reg) 0_usize, clobber_abi("C"))
+    };
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn write_read_only() {
+    let page = unsafe {
+        libc::mmap(
+            null_mut(),
+            4096,
+            libc::PROT_READ,
+            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
+            -1,
+            0,
+        )
+    };
+    write(page as usize);
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn execute_data() {
+    static DATA: [u8; 16] = [0xcc; 16];
+    let function: extern "C" fn() = unsafe { std::mem::transmute(black_box(DATA.as_ptr())) };
+    function();
+}
+
+/// Reads a mapped file past its end: SIGBUS.
+#[unsafe(no_mangle)]
+extern "C" fn read_past_end_of_file() {
+    let page = unsafe {
+        let file = libc::syscall(libc::SYS_memfd_create, c"empty".as_ptr(), 0) as c_int;
+        libc::mmap(null_mut(), 4096, libc::PROT_READ, libc::MAP_SHARED, file, 0)
+    };
+    read(page as usize);
+}
+
+/// AArch64 gives 0 and no signal.
+#[unsafe(no_mangle)]
+extern "C" fn divide_by_zero() {
+    #[cfg(target_arch = "x86_64")]
+    unsafe {
+        asm!("cdq", "idiv {0:e}", in(reg) 0, inout("eax") 1 => _, out("edx") _)
+    };
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn illegal_instruction() {
+    #[cfg(target_arch = "x86_64")]
+    unsafe {
+        asm!("ud2")
+    };
+    #[cfg(target_arch = "aarch64")]
+    unsafe {
+        asm!("udf #0")
+    };
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn c_abort() {
+    unsafe { libc::abort() };
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn signal_own_thread(signal: c_int) {
+    unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), libc::gettid(), signal) };
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn queue_signal(signal: c_int) {
+    let value = libc::sigval {
+        sival_ptr: without_provenance_mut(7),
+    };
+    unsafe { libc::sigqueue(libc::getpid(), signal, value) };
+}
+
+/// Lets the fault happen when the process exits, after the interpreter is gone.
+#[unsafe(no_mangle)]
+extern "C" fn at_exit(fault: super::Function) {
+    unsafe { libc::atexit(fault) };
+}

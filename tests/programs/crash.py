@@ -1,0 +1,280 @@
+"""Does one step after the other inside a main function; the last is usually a fault.
+
+``crash.py LIBRARY UNDER CONTEXT [BEFORE…] -- STEP…``: the faults library, what records
+main, where the steps run, and the steps before and after that is in place. A step is
+``name`` or ``name:argument``: a function of `Steps` or else of the faults library,
+which is called with the GIL held if ``held.`` stands before its name.
+"""
+
+import ctypes
+import faulthandler
+import importlib.util
+import os
+import resource
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+LIBRARY, UNDER, CONTEXT, *REST = sys.argv[1:]
+BEFORE, STEPS = REST[: REST.index("--")], REST[REST.index("--") + 1 :]
+released = ctypes.CDLL(LIBRARY, use_errno=False)
+held = ctypes.PyDLL(LIBRARY)
+
+
+def plain(main: Callable[[], None]) -> Callable[[], None]:
+    return main
+
+
+def activated(main: Callable[[], None]) -> Callable[[], None]:
+    from firstfault import _native
+
+    path = os.environ.get("TORCHELASTIC_ERROR_FILE")
+    _native.activate(error_file=path, entrypoint=None, argv=sys.argv)
+    return main
+
+
+def firstfault(main: Callable[[], None]) -> Callable[[], None]:
+    from firstfault import record
+
+    return record(main)
+
+
+def torch_record(main: Callable[[], None]) -> Callable[[], None]:
+    from torch.distributed.elastic.multiprocessing.errors import record
+
+    return record(main)
+
+
+def torch_handler(main: Callable[[], None]) -> Callable[[], None]:
+    """What torch's `record` does first, without the seconds of importing torch."""
+    torch = importlib.util.find_spec("torch")
+    assert torch
+    assert torch.origin
+    path = "distributed/elastic/multiprocessing/errors/error_handler.py"
+    spec = importlib.util.spec_from_file_location("h", Path(torch.origin).parent / path)
+    assert spec
+    assert spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    module.ErrorHandler().initialize()
+    return main
+
+
+DECORATORS: dict[str, Callable[[Callable[[], None]], Callable[[], None]]] = {
+    "nothing": plain,
+    "activate": activated,
+    "firstfault": firstfault,
+    "torch": torch_record,
+    "torch_handler": torch_handler,
+    "firstfault_in_torch": lambda main: torch_record(firstfault(main)),
+    "torch_in_firstfault": lambda main: firstfault(torch_record(main)),
+    "firstfault_twice": lambda main: firstfault(firstfault(main)),
+}
+
+
+def library_function(name: str) -> Any:
+    whose, _, rest = name.rpartition(".")
+    return getattr(held if whose == "held" else released, rest)
+
+
+def waiting(started: threading.Semaphore, never: threading.Event) -> None:
+    started.release()
+    never.wait()
+
+
+def churning(started: threading.Semaphore) -> None:
+    started.release()
+    while True:
+        thread = threading.Thread(target=int)
+        thread.start()
+        thread.join()
+
+
+class Steps:
+    """The steps that the library has no function for."""
+
+    @staticmethod
+    def threads(count: str) -> None:
+        started, never = threading.Semaphore(0), threading.Event()
+        for _ in range(int(count)):
+            threading.Thread(target=waiting, args=(started, never), daemon=True).start()
+        for _ in range(int(count)):
+            started.acquire()
+
+    @staticmethod
+    def churn(count: str) -> None:
+        started = threading.Semaphore(0)
+        for _ in range(int(count)):
+            threading.Thread(target=churning, args=(started,), daemon=True).start()
+        for _ in range(int(count)):
+            started.acquire()
+
+    @staticmethod
+    def ready(descriptor: str) -> None:
+        """Tell the parent, and wait for what it does."""
+        os.write(int(descriptor), b"x")
+        while True:
+            signal.pause()
+
+    @staticmethod
+    def os_abort() -> None:
+        os.abort()
+
+    @staticmethod
+    def kill(number: str) -> None:
+        os.kill(os.getpid(), int(number))
+
+    @staticmethod
+    def raise_signal(number: str) -> None:
+        signal.raise_signal(int(number))
+
+    @staticmethod
+    def enable() -> None:
+        faulthandler.enable()
+
+    @staticmethod
+    def disable() -> None:
+        faulthandler.disable()
+
+    @staticmethod
+    def torch_import() -> None:
+        import torch  # noqa: F401
+
+    @staticmethod
+    def torch_stack_traces() -> None:
+        """Let c10 ask every thread for its stack at a fatal signal."""
+        import torch
+
+        torch._C._set_print_stack_traces_on_fatal_signal(True)
+
+    @staticmethod
+    def ignore(number: str) -> None:
+        signal.signal(int(number), signal.SIG_IGN)
+
+    @staticmethod
+    def handle(number: str) -> None:
+        """Handle a signal in Python."""
+        signal.signal(int(number), lambda *_: os.write(2, b"handled\n"))
+
+    @staticmethod
+    def close_all() -> None:
+        os.closerange(3, 65_536)
+
+    @staticmethod
+    def use_up_descriptors() -> None:
+        limit = 64
+        hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+        resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
+        try:
+            while True:
+                os.dup(2)
+        except OSError:
+            pass
+
+    @staticmethod
+    def no_large_files() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100))
+
+    @staticmethod
+    def chdir(path: str) -> None:
+        os.chdir(path)
+
+    @staticmethod
+    def setenv(name: str, value: str) -> None:
+        os.environ[name] = value
+
+    @staticmethod
+    def at_exit(fault: str) -> None:
+        released.at_exit(library_function(fault))
+
+    @staticmethod
+    def together(count: str, even: str, odd: str) -> None:
+        released.crash_together(
+            int(count), library_function(even), library_function(odd)
+        )
+
+    @staticmethod
+    def python_together(count: str, fault: str) -> None:
+        """Let several Python threads crash at the same moment."""
+        barrier = threading.Barrier(int(count))
+
+        def crashing() -> None:
+            barrier.wait()
+            library_function(fault)()
+
+        threads = [threading.Thread(target=crashing) for _ in range(int(count))]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+    @staticmethod
+    def touch(times: str) -> None:
+        assert released.touch(int(times)) == 0, "errno was not kept"
+        assert released.wrong() == 0, (
+            "the handler got other arguments than the kernel's"
+        )
+
+    @staticmethod
+    def touch_together(threads: str, times: str) -> None:
+        assert released.touch_together(int(threads), int(times)) == 0
+        assert released.wrong() == 0
+        assert released.recovered() == int(threads) * int(times), released.recovered()
+
+    @staticmethod
+    def report_files() -> None:
+        """Say on stderr which error files are there now."""
+        directory = Path(os.environ["TORCHELASTIC_ERROR_FILE"]).parent
+        print(sorted(path.name for path in directory.iterdir()), file=sys.stderr)
+
+    @staticmethod
+    def fork(*step: str) -> None:
+        """Do a step in a forked child, and say how it ended."""
+        child = os.fork()
+        if child == 0:
+            do(":".join(step))
+            os._exit(0)
+        status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        print(f"child {child} ended with {status}", file=sys.stderr)
+
+    @staticmethod
+    def exit(status: str) -> None:
+        sys.exit(int(status))
+
+
+def do(step: str) -> None:
+    name, *arguments = step.split(":")
+    function = getattr(Steps, name, None)
+    if function is not None:
+        function(*arguments)
+    else:
+        library_function(name)(*map(int, arguments))
+
+
+def steps() -> None:
+    for step in STEPS:
+        do(step)
+
+
+def main() -> None:
+    if CONTEXT == "main":
+        steps()
+    elif CONTEXT == "python_thread":
+        thread = threading.Thread(target=steps)
+        thread.start()
+        thread.join()
+    elif CONTEXT == "native_thread":
+        *first, last = STEPS
+        for step in first:
+            do(step)
+        released.in_native_thread(library_function(last))
+
+
+if __name__ == "__main__":
+    for step in BEFORE:
+        do(step)
+    entry = DECORATORS[UNDER](main)
+    entry()

@@ -1,0 +1,262 @@
+"""Each fault, in each context: how the process ends, and the record that it leaves."""
+
+import os
+import platform
+import signal
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from signal import SIGABRT, SIGBUS, SIGFPE, SIGILL, SIGSEGV, Signals
+from typing import Any
+
+import pytest
+
+from crashes import (
+    Crashed,
+    comparable,
+    crash,
+    crashed_thread,
+    functions,
+    main_thread,
+    missing,
+)
+
+ON_X86 = platform.machine() == "x86_64"
+CRASHES = [SIGILL, SIGABRT, SIGBUS, SIGFPE, SIGSEGV]
+
+Twin = Callable[..., Crashed]
+
+
+@dataclass(frozen=True)
+class Fault:
+    """What a fault is recorded as."""
+
+    signal: Signals
+    code: str
+    address: str | None
+    reason: str
+
+
+FAULTS = {
+    "read_null": Fault(SIGSEGV, "SEGV_MAPERR", "0x10", "null pointer at 0x10, in lib"),
+    "write_null": Fault(SIGSEGV, "SEGV_MAPERR", "0x10", "null pointer at 0x10, in lib"),
+    "call_null": Fault(
+        SIGSEGV, "SEGV_MAPERR", "0x0", "call through a null pointer at 0x0, thread"
+    ),
+    "read_unmapped": Fault(
+        SIGSEGV,
+        "SEGV_MAPERR",
+        "0x7ffffffff123",
+        "unmapped address at 0x7ffffffff123, in",
+    ),
+    "write_read_only": Fault(SIGSEGV, "SEGV_ACCERR", "0x", "forbidden access at 0x"),
+    "execute_data": Fault(SIGSEGV, "SEGV_ACCERR", "0x", "executing data at 0x"),
+    "read_past_end_of_file": Fault(
+        SIGBUS, "BUS_ADRERR", "0x", "no memory behind the address"
+    ),
+    "illegal_instruction": Fault(
+        SIGILL,
+        "ILL_ILLOPN" if ON_X86 else "ILL_ILLOPC",
+        "0x",
+        "illegal instruction at 0x",
+    ),
+    "os_abort": Fault(SIGABRT, "SI_TKILL", None, "raised by the process itself"),
+    "c_abort": Fault(SIGABRT, "SI_TKILL", None, "raised by the process itself"),
+}
+if ON_X86:
+    FAULTS["read_non_canonical"] = Fault(
+        SIGSEGV, "SI_KERNEL", "0x0", "protection fault, address unknown, in lib"
+    )
+    FAULTS["divide_by_zero"] = Fault(
+        SIGFPE, "FPE_INTDIV", "0x", "integer division by zero, in lib"
+    )
+
+SENDERS = {
+    "kill": "SI_USER",
+    "raise_signal": "SI_TKILL",
+    "signal_own_thread": "SI_TKILL",
+    "queue_signal": "SI_QUEUE",
+}
+
+
+@pytest.fixture
+def twin(tmp_path: Path) -> Twin:
+    """Run a program as torch's `record` would, and with ours.
+
+    Returns how ours ended, after comparing: the same status, the same standard error,
+    nothing on standard output, nothing left but one complete error file.
+    """
+
+    def twin(*steps: str, exact: bool = True, **options: Any) -> Crashed:
+        ended = {}
+        for under in "torch_handler", "firstfault":
+            directory = tmp_path / under
+            directory.mkdir(exist_ok=True)
+            ended[under] = crash(directory, *steps, under=under, **options)
+        theirs, ours = ended["torch_handler"], ended["firstfault"]
+        assert ours.status == theirs.status, ours.stderr
+        assert ours.stdout == ""
+        wanted, found = comparable(theirs.stderr), comparable(ours.stderr)
+        if exact:
+            assert found == wanted
+        else:
+            assert found[:2] == wanted[:2]
+            assert sum(line.startswith("Fatal Python error") for line in found) == 1
+        assert ours.files == ["error.json"]
+        return ours
+
+    return twin
+
+
+def check(ours: Crashed, fault: Fault, number: int) -> dict[str, Any]:
+    """Check the facts that every record has; returns the record."""
+    record = ours.record()
+    message, section = record["message"], record["firstfault"]
+    name, description = fault.signal.name, signal.strsignal(fault.signal)
+    assert message["message"].startswith(f"{name} ({description}): {fault.reason}")
+    assert message["errorCode"] == -number
+    assert message["extraInfo"]["timestamp"] == str(section["time_ns"] // 10**9)
+    assert message["extraInfo"]["py_callstack"].startswith(message["message"])
+    assert (section["kind"], section["final"]) == ("signal", True)
+    assert ours.began_ns <= section["time_ns"] <= ours.ended_ns
+    assert section["process"]["pid"] == ours.pid
+    assert section["process"]["ppid"] == os.getpid()
+    signal_facts = section["signal"]
+    assert signal_facts["number"] == number
+    assert signal_facts["name"] == name
+    assert signal_facts["code"] == fault.code
+    if fault.address is None:
+        assert "address" not in signal_facts
+    elif fault.address == "0x":
+        assert int(signal_facts["address"], 16) > 0xFFFF
+    else:
+        assert signal_facts["address"] == fault.address
+    assert signal_facts["tid"] == crashed_thread(record)["tid"]
+    stages = {stage["name"]: stage["status"] for stage in section["stages"]}
+    if fault.address != "0x0":
+        assert stages.pop("module") == "ok"
+    assert {stages[name] for name in stages if name != "module"} <= {"ok", "skipped"}
+    return record
+
+
+@pytest.mark.parametrize("context", ["main", "held", "python_thread", "native_thread"])
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_fault(twin: Twin, name: str, context: str) -> None:
+    fault = FAULTS[name]
+    if name == "os_abort" and context in ("held", "native_thread"):
+        pytest.skip("a Python function")
+    where = "main" if context == "held" else context
+    step = f"held.{name}" if context == "held" else name
+    # Where the main thread is just then is not the same in two runs.
+    ours = twin(step, context=where, exact=context != "python_thread")
+    assert ours.status == -fault.signal
+    record = check(ours, fault, fault.signal)
+    crashed, main = crashed_thread(record), main_thread(record)
+    assert functions(main)[-3:] == ["main", "wrapper", "<module>"]
+    if context == "python_thread":
+        assert functions(crashed)[-3:] == ["run", "_bootstrap_inner", "_bootstrap"]
+        assert "steps" in functions(crashed)
+    elif context == "native_thread":
+        assert functions(crashed) == []
+        assert crashed["name"] == "native"
+    else:
+        assert crashed == main
+        assert functions(main)[:2] in (["do", "steps"], ["os_abort", "do"])
+    assert record["firstfault"]["threads_total"] == 1 + ("thread" in context)
+
+
+@pytest.mark.parametrize("sender", [*SENDERS, "parent"])
+@pytest.mark.parametrize("number", CRASHES, ids=lambda number: number.name)
+def test_a_signal_that_was_sent(twin: Twin, number: Signals, sender: str) -> None:
+    reason = "raised by the process itself"
+    if sender == "parent":
+        reason = f"sent by process {os.getpid()} of user {os.getuid()}"
+        ours = twin(while_ready=lambda pid: os.kill(pid, number), exact=False)
+    else:
+        ours = twin(f"{sender}:{int(number)}")
+    assert ours.status == -number
+    code = SENDERS.get(sender, "SI_USER")
+    record = check(ours, Fault(number, code, None, reason), number)
+    pid = os.getpid() if sender == "parent" else ours.pid
+    assert record["firstfault"]["signal"]["sender"] == {"pid": pid, "uid": os.getuid()}
+
+
+@pytest.mark.parametrize("where", ["main", "held", "native_thread"])
+@pytest.mark.parametrize("count", [1, 20, 150])
+def test_all_threads_are_recorded(twin: Twin, count: int, where: str) -> None:
+    fault = "held.read_null" if where == "held" else "read_null"
+    context = "main" if where == "held" else where
+    ours = twin(f"threads:{count}", fault, exact=False, context=context)
+    record = check(ours, FAULTS["read_null"], SIGSEGV)
+    section = record["firstfault"]
+    assert section["threads_total"] == 1 + count + (where == "native_thread")
+    assert (
+        len({thread["tid"] for thread in section["threads"]})
+        == section["threads_total"]
+    )
+    waiting = [t for t in section["threads"] if "waiting" in functions(t)]
+    assert len(waiting) == count
+    assert "main" in functions(main_thread(record))
+    assert "state" not in str(section["threads"])
+
+
+def test_threads_without_python_are_parked_on_their_small_stacks(twin: Twin) -> None:
+    ours = twin("sleepers:20:16384", "read_null")
+    section = ours.record()["firstfault"]
+    assert section["threads_total"] == 21
+    assert all(functions(thread) == [] for thread in section["threads"][1:])
+
+
+def test_a_thread_that_blocks_signals_is_named_and_not_waited_for(twin: Twin) -> None:
+    steps = "block_signals:1", "threads:1", "block_signals:0", "read_null"
+    ours = twin(*steps, exact=False)
+    section = ours.record()["firstfault"]
+    assert [t.get("state") for t in section["threads"]] == [None, "did not answer"]
+
+
+@pytest.mark.parametrize("fault", ["read_null", "held.read_null"])
+def test_thirty_crashes_while_threads_come_and_go(tmp_path: Path, fault: str) -> None:
+    for number in range(15):
+        directory = tmp_path / str(number)
+        directory.mkdir()
+        ours = crash(directory, "churn:4", fault)
+        assert ours.status == -SIGSEGV, ours.stderr
+        assert ours.files == ["error.json"]
+        record = ours.record()
+        assert functions(main_thread(record))[-3:] == ["main", "wrapper", "<module>"]
+        churning = [t for t in record["firstfault"]["threads"] if "churning" in str(t)]
+        assert len(churning) >= 4
+        stages = record["firstfault"]["stages"]
+        assert "fault" not in {stage["status"] for stage in stages}
+
+
+@pytest.mark.parametrize("step", ["read_null", "os_abort", "sleepers:20:65536"])
+def test_the_same_as_under_torchs_record_itself(tmp_path: Path, step: str) -> None:
+    steps = [step] if step != "sleepers:20:65536" else [step, "held.read_null"]
+    ended = []
+    for under in "torch", "firstfault":
+        (tmp_path / under).mkdir()
+        ended.append(crash(tmp_path / under, *steps, under=under))
+    theirs, ours = ended
+    assert theirs.files == []
+    assert ours.status == theirs.status
+    assert comparable(ours.stderr) == comparable(theirs.stderr)
+
+
+@pytest.mark.parametrize(
+    "name", ["read_null", "divide_by_zero", "os_abort", "call_null"]
+)
+def test_activated_alone_nothing_is_written_and_the_status_is_the_same(
+    tmp_path: Path, name: str
+) -> None:
+    if name not in FAULTS:
+        missing(f"{name} on {platform.machine()}")
+    ended = []
+    for under in "nothing", "activate":
+        (tmp_path / under).mkdir()
+        ended.append(crash(tmp_path / under, name, under=under))
+    bare, ours = ended
+    assert ours.status == bare.status == -FAULTS[name].signal
+    assert (ours.stdout, ours.stderr) == (bare.stdout, bare.stderr) == ("", "")
+    record = check(ours, FAULTS[name], FAULTS[name].signal)
+    assert "main" in functions(crashed_thread(record))

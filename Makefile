@@ -38,7 +38,7 @@ lint: $(VENV)/built  ## check formatting, lints, types, the stub and the symbols
 bench: $(VENV)/ready  ## measure against torch, an undecorated main and the floor of the machine
 	$(BIN)/maturin develop --quiet --release --locked
 	rm -f $(VENV)/built
-	$(BIN)/python benches/worker.py
+	$(BIN)/python benches/side_by_side.py
 	cargo bench --quiet --locked -p firstfault-benches
 
 clean:  ## remove what the other targets made

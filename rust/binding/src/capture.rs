@@ -7,7 +7,7 @@ use firstfault_capture::{Clock, Strength};
 use firstfault_format::env;
 use pyo3::prelude::*;
 
-use crate::error::Result;
+use crate::error::{Result, guard};
 use crate::python_stack;
 
 /// Make this process one whose death leaves a file.
@@ -31,7 +31,7 @@ pub(crate) fn activate(
     argv: Vec<String>,
 ) -> Result<()> {
     python_stack::prepare(py)?;
-    let activation = capture::activate(error_file.as_deref(), &argv, entrypoint)?;
+    let activation = guard(|| Ok(capture::activate(error_file.as_deref(), &argv, entrypoint)?))?;
     if let Some(claim) = activation.claim {
         py.import("os")?
             .getattr("environ")?
@@ -42,8 +42,8 @@ pub(crate) fn activate(
 
 /// Return who this process is, as a JSON object with the keys `host`, `process` and `rank`.
 #[pyfunction]
-pub(crate) fn identity() -> String {
-    capture::identity().to_json()
+pub(crate) fn identity() -> Result<String> {
+    guard(|| Ok(capture::identity().to_json()))
 }
 
 /// Return the time of now: `(time_ns, monotonic_ns, max_error_us, synchronized)`.
@@ -95,13 +95,15 @@ pub(crate) fn commit(
     } else {
         Strength::Provisional
     };
-    Ok(capture::commit(
-        error_file.as_deref(),
-        record,
-        compact,
-        strength,
-        copy,
-    )?)
+    guard(|| {
+        Ok(capture::commit(
+            error_file.as_deref(),
+            record,
+            compact,
+            strength,
+            copy,
+        )?)
+    })
 }
 
 /// Replace a file by these bytes, whatever was there; a mount point is written in place.
@@ -110,5 +112,5 @@ pub(crate) fn commit(
 ///     OSError: The file could not be written.
 #[pyfunction]
 pub(crate) fn replace(path: PathBuf, content: &[u8]) -> Result<()> {
-    Ok(capture::replace(&path, content)?)
+    guard(|| Ok(capture::replace(&path, content)?))
 }

@@ -3,7 +3,7 @@
 use std::io;
 
 use firstfault_capture::NamedError;
-use pyo3::exceptions::PyOSError;
+use pyo3::exceptions::{PyOSError, PyRuntimeError};
 use pyo3::prelude::*;
 
 /// An error on its way to Python.
@@ -55,4 +55,20 @@ impl From<Error> for PyErr {
             _ => error.into(),
         }
     }
+}
+
+/// Runs a function so that a panic of ours becomes a `RuntimeError`.
+///
+/// PyO3 would raise it as a `BaseException`, which callers that guard against our errors do not catch.
+pub(crate) fn guard<T>(function: impl FnOnce() -> Result<T>) -> Result<T> {
+    std::panic::catch_unwind(std::panic::AssertUnwindSafe(function)).unwrap_or_else(|panic| {
+        let text = panic
+            .downcast_ref::<String>()
+            .map(String::as_str)
+            .or_else(|| panic.downcast_ref::<&str>().copied())
+            .unwrap_or("unknown");
+        Err(Error::Python(PyRuntimeError::new_err(format!(
+            "firstfault failed internally: {text}"
+        ))))
+    })
 }

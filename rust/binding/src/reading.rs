@@ -3,13 +3,16 @@
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
 
+use firstfault_analysis::classify;
 use firstfault_format::signals;
 use pyo3::prelude::*;
 
+use crate::error::{Result, guard};
+
 /// Return whether a message says that a peer or the store was lost: then its failure is the consequence of another.
 #[pyfunction]
-pub(crate) fn is_collateral(message: &str) -> bool {
-    message.contains("Connection closed by peer") || message.contains("Connection reset by peer")
+pub(crate) fn is_collateral(message: &str) -> Result<bool> {
+    guard(|| Ok(classify::is_collateral(message)))
 }
 
 /// Return the name of a signal, as `SIGSEGV`, or None for a number without one.
@@ -23,7 +26,7 @@ pub(crate) fn signal_name(number: i32) -> Option<&'static str> {
 /// Args:
 ///     arguments: Without the program's own name, as the operating system's bytes.
 #[pyfunction]
-pub(crate) fn run_cli(arguments: Vec<Vec<u8>>) -> i32 {
-    let _arguments: Vec<OsString> = arguments.into_iter().map(OsString::from_vec).collect();
-    2
+pub(crate) fn run_cli(py: Python<'_>, arguments: Vec<Vec<u8>>) -> Result<u8> {
+    let arguments: Vec<OsString> = arguments.into_iter().map(OsString::from_vec).collect();
+    py.detach(|| guard(|| Ok(firstfault::run(arguments))))
 }

@@ -1,0 +1,242 @@
+"""Ours against torch's, an undecorated main and a bare interpreter, in one run.
+
+Prints medians and ratios; asserts nothing. Run by `make bench`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+STARTS = 40
+FORKS = 200
+FILES = 10_000
+SAMPLES = 5
+
+
+def main() -> None:
+    """Run all comparisons."""
+    interpreter_start()
+    # The other comparisons share one process that has torch already.
+    import torch.distributed.elastic.multiprocessing.errors  # noqa: F401
+
+    trivial_main()
+    one_error_file()
+    many_error_files()
+
+
+def interpreter_start() -> None:
+    """Compare the start and end of an interpreter with and without our import."""
+    programs = {
+        "bare interpreter": "pass",
+        "import firstfault": "import firstfault",
+        "from firstfault import record": "from firstfault import record",
+        "decorated main": "from firstfault import record\nrecord(lambda: None)()",
+    }
+    times = interleaved(
+        {
+            name: lambda code=code: run([sys.executable, "-c", code])
+            for name, code in programs.items()
+        },
+        STARTS,
+    )
+    headline("interpreter start to end, milliseconds", "over bare")
+    for name, seconds in times.items():
+        row(
+            name,
+            f"{seconds * 1e3:.2f}",
+            f"+{(seconds - times['bare interpreter']) * 1e3:.2f}",
+        )
+
+
+def trivial_main() -> None:
+    """Compare import, decorate, call and exit, in a process that has torch."""
+
+    def undecorated() -> None:
+        (lambda: None)()
+
+    def torchs() -> None:
+        from torch.distributed.elastic.multiprocessing.errors import record
+
+        record(lambda: None)()
+
+    def ours() -> None:
+        from firstfault import record
+
+        record(lambda: None)()
+
+    times = interleaved(
+        {
+            "undecorated": forked(undecorated),
+            "torch's record": forked(torchs),
+            "ours": forked(ours),
+        },
+        FORKS,
+    )
+    headline(
+        "import, decorate, call, exit of a trivial main, milliseconds",
+        "over undecorated",
+    )
+    for name, seconds in times.items():
+        row(
+            name,
+            f"{seconds * 1e3:.2f}",
+            f"+{(seconds - times['undecorated']) * 1e3:.2f}",
+        )
+
+
+def one_error_file() -> None:
+    """Compare the recording of one exception that leaves main."""
+
+    def fails() -> None:
+        raise ValueError("loss is nan at step 20")
+
+    def recorded(module: str) -> Callable[[], None]:
+        def child() -> None:
+            record = __import__(module, fromlist=["record"]).record
+            with contextlib.suppress(ValueError):
+                record(fails)()
+
+        return child
+
+    with tempfile.TemporaryDirectory() as directory:
+        os.environ["TORCHELASTIC_ERROR_FILE"] = f"{directory}/error.json"
+        times = interleaved(
+            {
+                "torch's record": forked(
+                    recorded("torch.distributed.elastic.multiprocessing.errors")
+                ),
+                "ours": forked(recorded("firstfault")),
+            },
+            FORKS,
+        )
+        del os.environ["TORCHELASTIC_ERROR_FILE"]
+    headline(
+        "the same with an exception and its error file, milliseconds", "over torch's"
+    )
+    baseline = times["torch's record"]
+    for name, seconds in times.items():
+        row(name, f"{seconds * 1e3:.2f}", f"+{(seconds - baseline) * 1e3:.2f}")
+
+
+def many_error_files() -> None:
+    """Compare the aggregation of many torch-format files of 3 KB each."""
+    from torch.distributed.elastic.multiprocessing.errors import (
+        ChildFailedError,
+        ProcessFailure,
+    )
+
+    from firstfault import _native
+
+    with tempfile.TemporaryDirectory() as directory:
+        paths = write_torch_files(Path(directory), FILES)
+
+        def torchs() -> None:
+            failures = {
+                rank: ProcessFailure(
+                    local_rank=rank, pid=rank, exitcode=1, error_file=path
+                )
+                for rank, path in enumerate(paths)
+            }
+            str(ChildFailedError("train.py", failures))
+
+        def ours() -> None:
+            output = f"{directory}/report.txt"
+            _native.run_cli(
+                [b"report", directory.encode(), b"--output", output.encode()]
+            )
+
+        times = interleaved(
+            {
+                "torch's ProcessFailure + ChildFailedError": timed(torchs),
+                "firstfault report": timed(ours),
+            },
+            SAMPLES,
+        )
+    headline(f"{FILES} torch error files of 3 KB, milliseconds", "faster than torch")
+    torch_seconds = times["torch's ProcessFailure + ChildFailedError"]
+    for name, seconds in times.items():
+        row(name, f"{seconds * 1e3:.1f}", f"{torch_seconds / seconds:.1f}x")
+
+
+def write_torch_files(directory: Path, count: int) -> list[str]:
+    """Write error files as torch's `record` does; return their paths."""
+    callstack = "Traceback (most recent call last):\n" + "".join(
+        f'  File "/opt/train/layer_{n}.py", line {n}, in forward\n'
+        "    return self.inner(x)\n"
+        for n in range(32)
+    )
+    paths = []
+    for rank in range(count):
+        path = directory / "run" / "attempt_0" / str(rank) / "error.json"
+        path.parent.mkdir(parents=True)
+        error = f"ValueError: loss is nan at step {rank % 7}"
+        extra = {
+            "py_callstack": f"{callstack}{error}\n",
+            "timestamp": str(1_790_000_000 + rank),
+        }
+        path.write_text(json.dumps({"message": {"message": error, "extraInfo": extra}}))
+        paths.append(str(path))
+    return paths
+
+
+def interleaved(runs: dict[str, Callable[[], float]], count: int) -> dict[str, float]:
+    """Return the median seconds of each, run in turns so that noise hits all alike."""
+    samples: dict[str, list[float]] = {name: [] for name in runs}
+    for _ in range(count):
+        for name, once in runs.items():
+            samples[name].append(once())
+    return {name: statistics.median(seconds) for name, seconds in samples.items()}
+
+
+def timed(work: Callable[[], None]) -> Callable[[], float]:
+    """Return a function that does the work and returns the seconds it took."""
+
+    def once() -> float:
+        start = time.perf_counter()
+        work()
+        return time.perf_counter() - start
+
+    return once
+
+
+def run(command: list[str]) -> float:
+    """Return the seconds of a process from its start to its end."""
+    return timed(lambda: subprocess.run(command, check=True) and None)()
+
+
+def forked(work: Callable[[], None]) -> Callable[[], float]:
+    """Return a function that does the work in a forked child, up to its normal exit."""
+
+    def once() -> float:
+        start = time.perf_counter()
+        pid = os.fork()
+        if pid == 0:
+            work()
+            sys.exit(0)
+        os.waitpid(pid, 0)
+        return time.perf_counter() - start
+
+    return once
+
+
+def headline(title: str, ratio: str) -> None:
+    """Print the title of a table."""
+    print(f"\n{title:<70}{'':>10}  {ratio}", flush=True)
+
+
+def row(name: str, value: str, ratio: str) -> None:
+    """Print one line of a table."""
+    print(f"  {name:<68}{value:>10}  {ratio}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

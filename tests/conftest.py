@@ -1,4 +1,4 @@
-"""What all tests share: programs that run, end and leave files, and the schema of those."""
+"""What all tests share: programs that run, end and leave files, and their schema."""
 
 import functools
 import importlib.resources
@@ -93,7 +93,10 @@ def run(tmp_path: Path, directory: Path) -> Run:
             path.write_text(program)
         else:
             path = program
-        default = {"TORCHELASTIC_ERROR_FILE": str(directory / "error.json")}
+        default = {
+            "TORCHELASTIC_ERROR_FILE": str(directory / "error.json"),
+            "PYTHONPATH": str(PROGRAMS),
+        }
         done = subprocess.run(
             [*prefix, sys.executable, *flags, str(path), *arguments],
             env=clean_environment(**{**default, **(env or {})}),

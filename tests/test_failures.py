@@ -18,7 +18,10 @@ from firstfault import FirstfaultError, MissingMessageError, ProcessFailure
 TORCH_FILE = {
     "message": {
         "message": "ValueError: é",
-        "extraInfo": {"py_callstack": "Traceback…\nValueError", "timestamp": "1700000000"},
+        "extraInfo": {
+            "py_callstack": "Traceback…\nValueError",
+            "timestamp": "1700000000",
+        },
     }
 }
 OUR_FILE = {
@@ -119,7 +122,11 @@ def test_copies_and_pickles_are_equal(clone: Any, directory: Path) -> None:
         ({"message": "t", "timestamp": True}, "written", None),
         ({"message": {"message": "t"}}, "written", None),
         ({"message": {"message": "t", "extraInfo": []}}, "written", None),
-        ({"message": {"message": "t", "extraInfo": {"timestamp": {}}}}, "written", None),
+        (
+            {"message": {"message": "t", "extraInfo": {"timestamp": {}}}},
+            "written",
+            None,
+        ),
         ({"message": "t", "firstfault": {"time_ns": "soon"}}, "written", None),
         ({"message": "t", "firstfault": {"time_ns": True}}, "written", None),
         ({"message": "t", "firstfault": {"time_ns": -1}}, "written", None),
@@ -259,5 +266,7 @@ class TestTheCopyBeside:
         assert self.write(directory, outer, beside).error_file_data == outer
 
     def test_is_not_read_beside_one_of_ours(self, directory: Path) -> None:
-        other = OUR_FILE | {"firstfault": {"final": True, "time_ns": 1700000000000000001}}
+        other = OUR_FILE | {
+            "firstfault": {"final": True, "time_ns": 1700000000000000001}
+        }
         assert self.write(directory, OUR_FILE, other).error_file_data == OUR_FILE

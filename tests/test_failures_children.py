@@ -1,4 +1,4 @@
-"""ChildFailedError: its report and its first failure, side by side with torch's class."""
+"""ChildFailedError: its report and its first failure, side by side with torch's."""
 
 import copy
 import json
@@ -136,7 +136,7 @@ def test_says_the_host_of_the_failure_and_looks_no_name_up(
     assert "  host      : node17\n" in text
 
 
-# Of each failure: seconds, nanoseconds (None: unknown). The first is on the lowest rank.
+# Of each rank's failure: seconds, nanoseconds (None: unknown).
 ORDERS: list[tuple[str, list[tuple[int, int | None]], int]] = [
     ("torch: the earliest second", [(5, None), (4, None), (6, None)], 1),
     ("torch: a tie goes to the first", [(5, None), (4, None), (4, None)], 1),

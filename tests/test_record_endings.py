@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from conftest import PROGRAMS, clean_environment, read_record
 
 EXIT_STATUS = {
@@ -17,7 +18,14 @@ EXIT_STATUS = {
     "interrupt": -2,
     "sigint": -2,
 }
-SUCCESS = ["exit_0", "exit_256", "exit_false", "exit_nothing", "exit_zero_float", "return"]
+SUCCESS = [
+    "exit_0",
+    "exit_256",
+    "exit_false",
+    "exit_nothing",
+    "exit_zero_float",
+    "return",
+]
 
 # The message of each record; torch writes the same where it writes one.
 MESSAGES = {
@@ -142,9 +150,13 @@ def test_a_success_leaves_none(way: str, endings: Endings) -> None:
 @pytest.mark.parametrize("way", sorted(set(MESSAGES) - set(TORCH_FAILS)))
 def test_torchs_part_is_what_torch_writes(way: str, endings: Endings) -> None:
     if endings.files("torch", way) == []:
-        assert way in {"base", "base_group", "generator_exit", "interrupt", "sigint"} or (
-            way.startswith("exit")
-        )
+        assert way in {
+            "base",
+            "base_group",
+            "generator_exit",
+            "interrupt",
+            "sigint",
+        } or (way.startswith("exit"))
         return
     ours, theirs = endings.record(way), endings.record(way, "torch")
     assert ours["message"].keys() == theirs["message"].keys()

@@ -32,6 +32,11 @@ leaving: ContextVar[bool | None] = ContextVar("firstfault.leaving", default=None
 """While `record` hands over an exception: whether the process leaves because of it."""
 
 _LOGGED_CHARACTERS = 64 * 1024
+_RESERVE_BYTES = 4 * 1024 * 1024
+
+_reserve: list[bytearray] = []
+"""Address space, never touched, given up when a failure is recorded: it may be one of
+memory, and native code that cannot allocate aborts."""
 
 
 def is_disabled() -> bool:
@@ -70,6 +75,7 @@ class ErrorHandler:
             faulthandler.enable(all_threads=True)
         except Exception as error:
             warn(f"Unable to enable fault handler. {headline(error)}")
+        _keep_reserve()
         try:
             name = self._fn_name
             _native.activate(
@@ -91,13 +97,16 @@ class ErrorHandler:
         """
         if is_disabled():
             return
+        _reserve.clear()
         committed: list[bool] = []
         try:
             self._record(e, committed)
         except BaseException:
             if not committed:
-                self._record(e, committed)
+                self._record(e, committed, briefly=True)
             raise
+        finally:
+            _keep_reserve()
 
     def record_success(self) -> None:
         """Note that the entry point returned; `record` calls this. It only logs."""
@@ -211,7 +220,9 @@ class ErrorHandler:
         except OSError as error:
             log(DEBUG, "cannot remove %s: %s", my_error_file, error)
 
-    def _record(self, e: BaseException, committed: list[bool]) -> None:
+    def _record(
+        self, e: BaseException, committed: list[bool], *, briefly: bool = False
+    ) -> None:
         if self._fn_name:
             log(DEBUG, "recording exception from entrypoint fn: %s", self._fn_name)
         final = leaving.get() is True
@@ -219,7 +230,9 @@ class ErrorHandler:
             is_new = _earlier.find(e) is None
             moment = _earlier.moment_of(e) or _native.clock()
             preceded_by = _earlier.others(e) if final else []
-            record = make(e, moment, final=final, preceded_by=preceded_by)
+            record = make(
+                e, moment, final=final, preceded_by=preceded_by, briefly=briefly
+            )
             if not final:
                 _earlier.add(e, record)
             path = self._get_error_file_path()
@@ -314,6 +327,13 @@ def _make_room(path: str, record: ErrorRecord) -> None:
             os.remove(path)
     except Exception:
         return  # There is nothing, or nothing that can be told to be the same.
+
+
+def _keep_reserve() -> None:
+    try:
+        _reserve[:] = [bytearray(_RESERVE_BYTES)]
+    except MemoryError:
+        return  # Then this is all there is.
 
 
 def _usable(path: str | None) -> str | None:

@@ -52,14 +52,28 @@ class ErrorRecord:
 
 
 def make(
-    e: BaseException, moment: Moment, *, final: bool, preceded_by: list[Data]
+    e: BaseException,
+    moment: Moment,
+    *,
+    final: bool,
+    preceded_by: list[Data],
+    briefly: bool = False,
 ) -> ErrorRecord:
     """Return the record of an exception, or as much of it as can be made.
 
     The exception is left as it was, whatever its own methods do to it meanwhile.
+
+    Args:
+        e: The exception.
+        moment: When it was recorded first, as `_native.clock` says it.
+        final: Whether the process is leaving because of it.
+        preceded_by: What was recorded before it.
+        briefly: Whether to leave out all that runs code of others.
     """
     before = e.__traceback__, e.__context__, e.__cause__, e.__suppress_context__
     try:
+        if briefly:
+            return _minimal(e, moment, final)
         try:
             return _full(e, moment, final, preceded_by)
         except Exception:

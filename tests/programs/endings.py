@@ -1,7 +1,7 @@
 """Ends in every known way, each in a child of its own, under each decorator.
 
-``endings.py DIRECTORY`` leaves ``DIRECTORY/<decorator>/<way>/`` with the error files and
-``stderr``, and prints the exit statuses as JSON. The children are forked and end as
+``endings.py DIRECTORY`` leaves ``DIRECTORY/<decorator>/<way>/`` with the error files
+and ``stderr``, and prints the exit statuses as JSON. The children are forked and end as
 programs do, through the end of this file.
 """
 
@@ -80,7 +80,7 @@ def chained() -> None:
         try:
             raise FileNotFoundError("config.yaml")
         except FileNotFoundError:
-            raise KeyError("model")
+            raise KeyError("model")  # noqa: B904
     except KeyError as e:
         raise Own("no model") from e
 

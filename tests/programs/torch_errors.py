@@ -1,7 +1,7 @@
 """torch's own error handling from the installed torch, without the rest of torch.
 
-Importing this loads ``torch.distributed.elastic.multiprocessing.errors`` as it is, under
-its own name, in milliseconds: the packages around it are left empty.
+Importing this loads ``torch.distributed.elastic.multiprocessing.errors`` as it is, in
+milliseconds and under its own name: the packages around it are left empty.
 """
 
 import importlib
@@ -16,7 +16,8 @@ NAME = "torch.distributed.elastic.multiprocessing.errors"
 def _load() -> ModuleType:
     spec = importlib.util.find_spec("torch")
     if "torch" not in sys.modules:
-        assert spec is not None and spec.origin is not None, "torch is not installed"
+        if spec is None or spec.origin is None:
+            raise ImportError("torch is not installed")
         root = Path(spec.origin).parent.parent
         for package in (
             "torch",

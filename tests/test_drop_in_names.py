@@ -1,0 +1,151 @@
+"""The public names: torch's, with torch's signatures, at next to no cost."""
+
+import importlib
+import inspect
+import subprocess
+import sys
+from types import ModuleType
+
+import pytest
+
+import firstfault
+from conftest import Run, clean_environment
+
+
+@pytest.fixture(scope="module")
+def theirs() -> ModuleType:
+    """torch's own module."""
+    import torch.distributed.elastic.multiprocessing.errors as errors
+
+    return errors
+
+
+def test_has_all_of_torchs_names(theirs: ModuleType) -> None:
+    assert set(theirs.__all__) <= set(firstfault.__all__)
+
+
+def test_exports_what_it_says() -> None:
+    assert sorted(firstfault.__all__) == firstfault.__all__
+    for name in firstfault.__all__:
+        value = getattr(firstfault, name)
+        assert value.__module__ == "firstfault"
+        assert value.__name__ == name
+        assert value.__doc__
+    assert set(firstfault.__all__) <= set(dir(firstfault))
+    assert firstfault._HOMES.keys() == set(firstfault.__all__)
+    with pytest.raises(AttributeError, match="'firstfault' has no attribute 'nothing'"):
+        firstfault.nothing  # type: ignore[attr-defined]  # noqa: B018
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "record",
+        "get_error_handler",
+        "ProcessFailure",
+        "ProcessFailure.signal_name",
+        "ProcessFailure.timestamp_isoformat",
+        "ChildFailedError",
+        "ChildFailedError.get_first_failure",
+        "ChildFailedError.format_msg",
+        "ErrorHandler",
+        "ErrorHandler.initialize",
+        "ErrorHandler.record_exception",
+        "ErrorHandler.dump_error_file",
+        "ErrorHandler.override_error_code_in_rootcause_data",
+        "ErrorHandler.maybe_enrich_signal_failure_message",
+        "ErrorHandler._get_error_file_path",
+        "ErrorHandler._write_error_file",
+        "ErrorHandler._rm",
+    ],
+)
+def test_has_torchs_signatures(name: str, theirs: ModuleType) -> None:
+    def parameters(module: ModuleType) -> list[tuple[str, object, object]]:
+        value: object = module
+        for part in name.split("."):
+            value = getattr(value, part)
+        if name == "ChildFailedError":
+            value = value.__init__  # type: ignore[misc]
+        signature = inspect.signature(value)  # type: ignore[arg-type]
+        return [(p.name, p.kind, p.default) for p in signature.parameters.values()]
+
+    assert parameters(firstfault) == parameters(theirs)
+
+
+def test_newer_hooks_are_there() -> None:
+    handler = firstfault.ErrorHandler()
+    assert handler._fn_name is None
+    assert handler.set_entrypoint_fn_name("main") is None  # type: ignore[func-returns-value]
+    assert handler._fn_name == "main"
+    assert handler.record_success() is None  # type: ignore[func-returns-value]
+    assert firstfault.ErrorHandler._fn_name is None
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "import firstfault",
+        "from firstfault import record, ErrorHandler, get_error_handler",
+        "import firstfault; firstfault.record(lambda: 1)()",
+    ],
+)
+def test_loads_nothing_heavy(statement: str) -> None:
+    show = "print(*set(sys.modules) - before)"
+    script = f"import sys; before = set(sys.modules); {statement}; {show}"
+    loaded = subprocess.run(
+        [
+            sys.executable,
+            "-S",
+            "-c",
+            f"import sys; sys.path[:0] = {sys.path!r}; {script}",
+        ],
+        env=clean_environment(),
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout.split()
+    heavy = {
+        *("torch", "numpy", "dataclasses", "logging", "typing", "traceback", "json"),
+        *("inspect", "re", "pathlib", "warnings", "contextlib", "threading", "asyncio"),
+    }
+    assert heavy.isdisjoint(loaded)
+    if statement == "import firstfault":
+        assert loaded == ["firstfault"]
+
+
+def test_the_failures_import_no_torch(run: Run) -> None:
+    ended = run("""
+import sys
+from firstfault import *
+print(ChildFailedError("job", {0: ProcessFailure(0, 1, -9, "")}).name)
+print([name for name in sys.modules if name.startswith("torch")])
+""")
+    assert ended.stdout == "job\n[]\n"
+
+
+def test_the_parts_import_only_what_is_to_their_right() -> None:
+    order = [
+        "_record",
+        "_error_handler",
+        "_failures",
+        "_error_record",
+        "_exception",
+        "_error_file",
+        "_notices",
+        "_text",
+        "_native",
+        "_errors",
+    ]
+    for place, name in enumerate(order):
+        module = importlib.import_module(f"firstfault.{name}")
+        if name == "_native":
+            continue
+        source = inspect.getsource(module)
+        used = {
+            word
+            for line in source.splitlines()
+            if line.lstrip().startswith(("from firstfault", "import firstfault"))
+            for word in line.replace(".", " ").split()
+            if word in order
+        }
+        assert used <= set(order[place + 1 :]), name

@@ -1,6 +1,7 @@
 //! Evidence to a job: which rank, of which attempt, on which host, each piece belongs to.
 
 use crate::Options;
+use crate::decide::count;
 use crate::failure::Section;
 use crate::logs::{AgentLog, Signalled};
 use crate::numbers::{Numbers, last_three, loose_ranks};
@@ -58,6 +59,8 @@ pub(crate) struct RankEvidence {
     pub(crate) damaged: Option<String>,
     /// Whether its number follows from nothing but the order of the directories.
     pub(crate) assumed: bool,
+    /// Whether its number means nothing at all.
+    pub(crate) nameless: bool,
 }
 
 /// How a launcher saw a worker end.
@@ -87,6 +90,7 @@ impl RankEvidence {
             output_whole: false,
             damaged: None,
             assumed: false,
+            nameless: false,
         }
     }
 
@@ -114,11 +118,12 @@ pub(crate) fn assemble(mut evidence: Evidence, options: &Options) -> Job {
         ));
     }
     let mut records: HashMap<(u32, u32), Vec<Record>> = HashMap::new();
-    let mut unranked = 0;
+    let mut nameless = 0;
+    drop_copies(&mut evidence.records);
     for slot in std::mem::take(&mut evidence.slots) {
         job.add_slot(slot, &numbers);
     }
-    let loose_numbers = loose_ranks(&evidence.records);
+    let loose = loose_ranks(&evidence, &numbers);
     for (index, record) in std::mem::take(&mut evidence.records)
         .into_iter()
         .enumerate()
@@ -127,13 +132,8 @@ pub(crate) fn assemble(mut evidence: Evidence, options: &Options) -> Job {
         let stated = section.and_then(|section| section.rank.rank);
         let attempt = attempt_of(&record);
         let from_slot = record.slot.as_ref().and_then(|slot| numbers.rank(slot));
-        let Some(rank) = stated
-            .or(from_slot)
-            .or_else(|| loose_numbers.get(&index).copied())
-        else {
-            unranked += 1;
-            continue;
-        };
+        let by_name = loose.get(&index).copied().unwrap_or_default();
+        let rank = stated.or(from_slot).unwrap_or(by_name.0);
         let local_rank = section
             .and_then(|section| section.rank.local_rank)
             .or(record.slot.as_ref().map(|slot| slot.local_rank));
@@ -146,7 +146,11 @@ pub(crate) fn assemble(mut evidence: Evidence, options: &Options) -> Job {
             ),
         };
         let entry = job.rank(attempt, rank, local_rank, host);
-        entry.assumed |= stated.is_none() && record.slot.is_none();
+        if stated.or(from_slot).is_none() {
+            entry.assumed = true;
+            entry.nameless = !by_name.1;
+            nameless += usize::from(!by_name.1);
+        }
         records.entry((attempt, rank)).or_default().push(record);
     }
     for ((attempt, rank), found) in records {
@@ -158,10 +162,10 @@ pub(crate) fn assemble(mut evidence: Evidence, options: &Options) -> Job {
             (evidence.record, evidence.others) = choose(found);
         }
     }
-    if unranked > 0 {
-        job.notes.push(format!(
-            "{unranked} error files without a rank were left out"
-        ));
+    if nameless > 0 {
+        let files = count(nameless, "error file");
+        job.notes
+            .push(format!("{files} without a rank are numbered as they come"));
     }
     for (file, slot) in std::mem::take(&mut evidence.damaged) {
         if let Some((attempt, rank)) = slot
@@ -181,6 +185,22 @@ pub(crate) fn assemble(mut evidence: Evidence, options: &Options) -> Job {
     job.add_agents(&evidence.agents, &numbers);
     job.finish(&evidence, options);
     job
+}
+
+/// A launcher copies the record of its first failed worker to its own error file; torch's copies tell no rank.
+fn drop_copies(records: &mut Vec<Record>) {
+    if records.iter().all(|record| record.slot.is_some()) {
+        return;
+    }
+    let workers: BTreeSet<(String, Option<i64>)> = records
+        .iter()
+        .filter(|record| record.slot.is_some())
+        .map(|record| (record.failure.message.clone(), record.failure.time_ns))
+        .collect();
+    records.retain(|record| {
+        let told = record.slot.is_some() || record.failure.section.is_some();
+        told || !workers.contains(&(record.failure.message.clone(), record.failure.time_ns))
+    });
 }
 
 /// Keeps the run whose failure is the latest.
@@ -206,7 +226,8 @@ fn one_run(evidence: &mut Evidence, job: &mut Job) {
         .count();
     if others > 0 {
         let text = format!(
-            "files of {others} other runs lie below the same paths and were left out; this is run {latest}, the latest"
+            "files of {} lie below the same paths and were left out; this is run {latest}, the latest",
+            count(others, "other run")
         );
         job.notes.push(text);
         evidence
@@ -481,14 +502,14 @@ impl Job {
         }
         if evidence.replaced > 0 {
             notes.push(format!(
-                "{} stale error files of earlier processes were found and kept out",
-                evidence.replaced
+                "{} of earlier processes, replaced since, kept out",
+                count(evidence.replaced, "stale error file")
             ));
         }
         if evidence.skipped > 0 {
             notes.push(format!(
-                "{} files are of kinds that this version does not read (.box, .term.json)",
-                evidence.skipped
+                "{} of kinds that this version does not read (.box, .term.json)",
+                count(evidence.skipped, "file")
             ));
         }
         let mut said: BTreeMap<&str, usize> = BTreeMap::new();
@@ -501,7 +522,7 @@ impl Job {
         }
         notes.extend(
             said.into_iter()
-                .map(|(note, count)| format!("{count} error files: {note}")),
+                .map(|(note, number)| format!("{}: {note}", count(number, "error file"))),
         );
         self.notes.append(&mut notes);
     }

@@ -1,6 +1,7 @@
 //! Which global rank a worker directory or a loose error file belongs to.
 
 use crate::scan::{Evidence, Record, SlotKey};
+use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
 
@@ -144,41 +145,62 @@ pub(crate) fn last_three(error_file: &Path) -> Option<PathBuf> {
     Some(parts.into_iter().rev().collect())
 }
 
-/// Error files outside any layout: by a number in their name or directory, as `rank_3.json` or `rank3/error.json`.
-pub(crate) fn loose_ranks(records: &[Record]) -> HashMap<usize, u32> {
+/// The rank of an error file outside any layout, and whether its name tells it.
+///
+/// `rank_3.json`, `error_3.json`, `3.json` and `rank3/error.json` tell; the others are numbered as they come.
+pub(crate) fn loose_ranks(evidence: &Evidence, known: &Numbers) -> HashMap<usize, (u32, bool)> {
+    let records = &evidence.records;
     let stated = |record: &Record| {
-        record
-            .failure
-            .section
-            .as_ref()
-            .is_some_and(|section| section.rank.rank.is_some())
+        let section = record.failure.section.as_ref();
+        section.is_some_and(|section| section.rank.rank.is_some())
     };
-    let loose = records
+    let loose = || {
+        records
+            .iter()
+            .enumerate()
+            .filter(|(_, record)| record.slot.is_none() && !stated(record))
+    };
+    let slots = evidence
+        .slots
         .iter()
-        .enumerate()
-        .filter(|(_, record)| record.slot.is_none() && !stated(record));
-    let mut taken = BTreeSet::new();
-    loose
-        .filter_map(|(index, record)| {
-            let mut names = record
-                .path
-                .components()
-                .rev()
-                .take(2)
-                .map(|part| part.as_os_str().to_string_lossy().into_owned());
-            let number = names
-                .find_map(|name| number_in(&name))
-                .filter(|number| taken.insert(*number));
-            Some((index, number?))
-        })
-        .collect()
+        .filter_map(|slot| known.rank(&slot.key));
+    let sections = records
+        .iter()
+        .filter_map(|record| record.failure.section.as_ref()?.rank.rank);
+    let mut taken: BTreeSet<u32> = slots.chain(sections).collect();
+    let mut numbers = HashMap::new();
+    for (index, record) in loose() {
+        let directory = record.path.parent().and_then(Path::file_name);
+        let name = record
+            .path
+            .file_stem()
+            .and_then(|stem| number_after(&stem.to_string_lossy(), &[]));
+        let name = name.or_else(|| {
+            number_after(
+                &directory?.to_string_lossy(),
+                &["rank", "local_rank", "worker"],
+            )
+        });
+        if let Some(number) = name.filter(|number| taken.insert(*number)) {
+            numbers.insert(index, (number, true));
+        }
+    }
+    let mut free = (0..).filter(|number| !taken.contains(number));
+    for (index, _) in loose() {
+        if let Entry::Vacant(vacant) = numbers.entry(index) {
+            vacant.insert((free.next().unwrap_or(u32::MAX), false));
+        }
+    }
+    numbers
 }
 
-fn number_in(name: &str) -> Option<u32> {
-    let start = name.find(|c: char| c.is_ascii_digit())?;
-    let digits = &name[start..];
-    let end = digits
-        .find(|c: char| !c.is_ascii_digit())
-        .unwrap_or(digits.len());
-    digits[..end].parse().ok()
+/// Returns the number that a name is, or ends with after one of these words; after any word where none are given.
+fn number_after(name: &str, words: &[&str]) -> Option<u32> {
+    let digits = name.len() - name.trim_end_matches(|c: char| c.is_ascii_digit()).len();
+    let (word, number) = name.split_at(name.len() - digits);
+    let word = word.trim_end_matches(['_', '-']);
+    let fits = word.is_empty()
+        || words.contains(&word)
+        || words.is_empty() && word.chars().all(|c| c.is_ascii_alphabetic() || c == '_');
+    number.parse().ok().filter(|_| fits)
 }

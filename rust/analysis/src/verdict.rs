@@ -230,6 +230,14 @@ fn host_of(attempt: &Attempt<'_>, rank: u32) -> String {
     host.map(|host| host.label.clone()).unwrap_or_default()
 }
 
+/// Whether a rank's number was made up, because nothing tells whose the error file is.
+fn nameless(attempt: &Attempt<'_>, rank: u32) -> bool {
+    attempt
+        .outcomes
+        .get(&rank)
+        .is_some_and(|outcome| outcome.evidence.nameless)
+}
+
 /// The rank whose failure shows what happened.
 fn shown(decision: &Decision) -> Option<u32> {
     match &decision.subject {
@@ -264,6 +272,7 @@ fn category(decision: &Decision) -> String {
 
 fn one_line(attempt: &Attempt<'_>, decision: &Decision) -> String {
     let who = match &decision.subject {
+        Subject::Rank(rank) if nameless(attempt, *rank) => String::new(),
         Subject::Rank(rank) => format!("rank {rank}: "),
         Subject::Uniform(ranks) => format!("{}: ", count(ranks.len(), "rank")),
         Subject::Host(key) => format!(
@@ -278,7 +287,10 @@ fn one_line(attempt: &Attempt<'_>, decision: &Decision) -> String {
 fn root_cause(attempt: &Attempt<'_>, decision: &Decision, number: u32) -> RootCause {
     let outcome = shown(decision).and_then(|rank| attempt.outcomes.get(&rank));
     let (rank, host) = match &decision.subject {
-        Subject::Rank(rank) => (Some(*rank), host_of(attempt, *rank)),
+        Subject::Rank(rank) => (
+            Some(*rank).filter(|_| !nameless(attempt, *rank)),
+            host_of(attempt, *rank),
+        ),
         Subject::Host(key) => (
             None,
             attempt

@@ -108,7 +108,7 @@ pub(super) fn subject(report: &Report, cause: &RootCause) -> String {
             let alike =
                 group_of(report, cause).filter(|group| group.role == "primary" && group.count > 1);
             alike.map_or_else(
-                || "the whole job, no single rank".to_owned(),
+                || "no rank can be named".to_owned(),
                 |group| format!("{} ranks alike, no single one", group.count),
             )
         }

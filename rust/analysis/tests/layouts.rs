@@ -1,0 +1,495 @@
+//! Records of firstfault itself, beside torchrun's files and in an archive directory, made in a directory of the test's own.
+
+use firstfault_analysis::schema::Confidence;
+use firstfault_analysis::{Options, Report, analyze};
+use serde_json::{Value, json};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// A directory that goes away with the test.
+struct Job(PathBuf);
+
+impl Job {
+    fn new(name: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("firstfault-{name}-{}", std::process::id()));
+        let _ = fs::remove_dir_all(&path);
+        fs::create_dir_all(&path).expect("a directory");
+        Self(path)
+    }
+
+    fn write(&self, name: &str, content: impl AsRef<[u8]>) -> PathBuf {
+        let path = self.0.join(name);
+        fs::create_dir_all(path.parent().expect("a parent")).expect("a directory");
+        fs::write(&path, content).expect("written");
+        path
+    }
+
+    fn record(&self, name: &str, record: &Value) {
+        self.write(name, record.to_string());
+    }
+
+    fn report(&self) -> Report {
+        analyze(std::slice::from_ref(&self.0), &Options::default()).expect("readable")
+    }
+}
+
+impl Drop for Job {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+const SECOND: i64 = 1_000_000_000;
+const START: i64 = 1_795_970_000 * SECOND;
+const PEER: &str = "RuntimeError: [pair.cc:553] Connection closed by peer [127.0.0.1]:4039. This is typically caused by a remote worker crashing.";
+
+fn torch(message: &str, time_ns: i64) -> Value {
+    let stack = format!(
+        "Traceback (most recent call last):\n  File \"/j/train.py\", line 9, in main\n{message}\n"
+    );
+    json!({"message": {"message": message, "extraInfo": {"py_callstack": stack, "timestamp": (time_ns / SECOND).to_string()}}})
+}
+
+fn ours(rank: u32, message: &str, time_ns: i64) -> Value {
+    let (type_name, text) = message.split_once(": ").unwrap_or((message, ""));
+    let mut record = torch(message, time_ns);
+    record["firstfault"] = json!({
+        "schema_version": 1, "kind": "exception", "final": true, "time_ns": time_ns,
+        "host": {"name": format!("node{}", rank / 2)}, "process": {"pid": 1000 + rank},
+        "rank": {"rank": rank, "local_rank": rank % 2, "world_size": 4, "run_id": "job", "attempt": 0},
+        "exception": {"type": type_name, "message": text},
+    });
+    record
+}
+
+fn signal(rank: u32, time_ns: i64) -> Value {
+    let mut record = ours(rank, "x", time_ns);
+    record["message"]["message"] = json!(
+        "SIGSEGV (Segmentation fault): null pointer at 0x0, in libc.so.6+0x1234, thread 'python3'"
+    );
+    record["message"]["errorCode"] = json!(-11);
+    let section = record["firstfault"].as_object_mut().expect("an object");
+    section.remove("exception");
+    section.insert("kind".into(), json!("signal"));
+    section.insert(
+        "signal".into(),
+        json!({"number": 11, "name": "SIGSEGV", "code": "SEGV_MAPERR", "address": "0x0"}),
+    );
+    section.insert("modules".into(), json!([{"path": "/usr/lib/libc.so.6"}]));
+    section.insert("threads".into(), json!([{
+        "tid": 7, "crashed": true, "native": [{"address": "0x1", "module": 0, "offset": "0x1234"}],
+        "python": [{"file": "/usr/lib/python3.11/ctypes/__init__.py", "line": 519, "function": "string_at"},
+                   {"file": "/j/worker.py", "line": 41, "function": "train_step"}],
+    }]));
+    record
+}
+
+fn cause(report: &Report) -> (Option<u32>, &str, Confidence) {
+    let cause = report.root_cause.as_ref().expect("a cause");
+    (cause.rank, &cause.category, cause.confidence)
+}
+
+#[test]
+fn an_archive_directory_alone_is_enough() {
+    let job = Job::new("archive");
+    for rank in [0, 1, 3] {
+        job.record(
+            &format!(
+                "job/attempt_0/rank_{rank}.node{}.{}.json",
+                rank / 2,
+                1000 + rank
+            ),
+            &ours(rank, PEER, START + 5),
+        );
+    }
+    job.record("job/attempt_0/rank_2.node1.1002.json", &signal(2, START));
+    let report = job.report();
+    assert_eq!(cause(&report), (Some(2), "segfault", Confidence::High));
+    let cause = report.root_cause.as_ref().expect("a cause");
+    assert_eq!(
+        (cause.local_rank, cause.host.as_str(), cause.time_ns),
+        (Some(0), "node1", Some(START))
+    );
+    assert_eq!(
+        (
+            report.ranks.collateral.as_str(),
+            report.ranks.silent.as_str()
+        ),
+        ("0-1,3", "")
+    );
+    let group = report
+        .groups
+        .iter()
+        .find(|group| group.role == "primary")
+        .expect("a group");
+    assert_eq!(
+        group.example.location,
+        "in string_at (ctypes/__init__.py:519), called from train_step (worker.py:41)"
+    );
+    assert_eq!(
+        (
+            report.job.run_id.as_str(),
+            report.job.world_size,
+            report.job.hosts
+        ),
+        ("job", 4, 2)
+    );
+}
+
+#[test]
+fn the_same_failure_in_two_places_is_one() {
+    let job = Job::new("twice");
+    for rank in 0..4 {
+        let record = if rank == 2 {
+            ours(2, "ValueError: loss is nan", START)
+        } else {
+            ours(rank, PEER, START + 5)
+        };
+        job.record(
+            &format!("logs/job_abcd1234/attempt_0/{rank}/error.json"),
+            &record,
+        );
+        job.record(
+            &format!("archive/job/attempt_0/rank_{rank}.n.{}.json", 1000 + rank),
+            &record,
+        );
+    }
+    let report = job.report();
+    assert_eq!(cause(&report), (Some(2), "nan_loss", Confidence::High));
+    assert_eq!(
+        report.groups.iter().map(|group| group.count).sum::<u32>(),
+        4
+    );
+    assert!(
+        !report.incomplete.iter().any(|line| line.contains("record")),
+        "{:?}",
+        report.incomplete
+    );
+}
+
+#[test]
+fn the_fuller_copy_beside_torchs_short_record_counts() {
+    let job = Job::new("copy");
+    let mut full = ours(2, "RuntimeError: pipeline failed", START);
+    full["firstfault"]["exception"]["chain"] = json!([{"type": "OSError", "message": "[Errno 28] No space left on device", "relation": "cause"}]);
+    job.record(
+        "job_abcd1234/attempt_0/0/error.json",
+        &torch("RuntimeError: pipeline failed", START),
+    );
+    job.record("job_abcd1234/attempt_0/0/error.firstfault.json", &full);
+    let report = job.report();
+    assert_eq!(cause(&report).1, "disk_full");
+    assert_eq!(
+        report.root_cause.as_ref().expect("a cause").rank,
+        Some(2),
+        "the copy tells the rank"
+    );
+    assert_eq!(report.groups[0].count, 1);
+}
+
+#[test]
+fn a_final_record_goes_before_an_earlier_provisional_one() {
+    let job = Job::new("provisional");
+    let mut tolerated = ours(0, "KeyError: tolerated", START);
+    tolerated["firstfault"]["final"] = json!(false);
+    job.record("job_abcd1234/attempt_0/0/error.json", &tolerated);
+    job.record(
+        "job_abcd1234/attempt_0/0/error.1000.json",
+        &ours(0, "ValueError: loss is nan", START + SECOND),
+    );
+    assert_eq!(cause(&job.report()).1, "nan_loss");
+}
+
+#[test]
+fn what_was_recorded_in_passing_is_not_what_it_died_of() {
+    let job = Job::new("passing");
+    let mut tolerated = ours(0, "KeyError: tolerated", START);
+    tolerated["firstfault"]["final"] = json!(false);
+    job.record("job_abcd1234/attempt_0/0/error.json", &tolerated);
+    let log = "Failures:\n  <NO_OTHER_FAILURES>\nRoot Cause (first observed failure):\n[0]:\n  time      : 2026-11-29_16:33:26\n  host      : n\n  \
+               rank      : 0 (local_rank: 0)\n  exitcode  : -11 (pid: 1000)  (SIGSEGV)\n  error_file: /x/job_abcd1234/attempt_0/0/error.json\n";
+    job.write("agent.log", log);
+    assert_eq!(cause(&job.report()).1, "segfault");
+}
+
+#[test]
+fn a_child_and_a_stale_file_are_no_evidence_of_the_rank() {
+    let job = Job::new("child");
+    job.record(
+        "job_abcd1234/attempt_0/0/error.1000.child_1010.json",
+        &ours(0, "ValueError: in a helper", START - SECOND),
+    );
+    job.record(
+        "job_abcd1234/attempt_0/0/error.1000.replaced.json",
+        &ours(0, "MemoryError: yesterday", START - 90 * SECOND),
+    );
+    job.record(
+        "job_abcd1234/attempt_0/0/error.json",
+        &ours(0, "ValueError: loss is nan", START),
+    );
+    job.write("job_abcd1234/attempt_0/0/error.1000.box", b"\0\0");
+    job.write("job_abcd1234/attempt_0/0/error.1000.json.tmp", b"{\"mess");
+    let report = job.report();
+    assert_eq!(cause(&report).1, "nan_loss");
+    assert_eq!(report.damaged_files, []);
+    for part in [
+        "1 stale error file of",
+        "1 file of kinds",
+        "1 record of later",
+    ] {
+        assert!(
+            report.incomplete.iter().any(|line| line.starts_with(part)),
+            "{part}: {:?}",
+            report.incomplete
+        );
+    }
+}
+
+#[test]
+fn a_peer_that_lost_the_first_to_fail_is_never_first() {
+    // The victim's clock is ahead: time alone would name it.
+    let job = Job::new("skew");
+    job.record(
+        "job/attempt_0/rank_0.node0.1000.json",
+        &ours(0, PEER, START - 10 * SECOND),
+    );
+    job.record(
+        "job/attempt_0/rank_1.node0.1001.json",
+        &ours(1, PEER, START - 10 * SECOND),
+    );
+    job.record(
+        "job/attempt_0/rank_2.node1.1002.json",
+        &ours(2, "ValueError: loss is nan", START),
+    );
+    assert_eq!(
+        cause(&job.report()),
+        (Some(2), "nan_loss", Confidence::High)
+    );
+}
+
+#[test]
+fn two_faults_are_ordered_by_time_only_where_clocks_can_tell() {
+    for (gap, host_of_second, expected) in [
+        (5, 0, (Some(1), Confidence::Medium)),
+        (5 * SECOND, 2, (Some(1), Confidence::Medium)),
+        (SECOND, 2, (Some(1), Confidence::Low)),
+    ] {
+        let job = Job::new(&format!("order-{gap}-{host_of_second}"));
+        job.record(
+            "job/attempt_0/rank_1.node0.1001.json",
+            &ours(1, "ValueError: first", START),
+        );
+        job.record(
+            &format!("job/attempt_0/rank_{host_of_second}.n.1.json"),
+            &ours(host_of_second, "OSError: second", START + gap),
+        );
+        job.record(
+            "job/attempt_0/rank_3.node1.1003.json",
+            &ours(3, PEER, START),
+        );
+        let report = job.report();
+        let (rank, _, confidence) = cause(&report);
+        assert_eq!((rank, confidence), expected, "{gap}");
+        assert_eq!(report.also_primary[0].rank, Some(host_of_second));
+    }
+}
+
+#[test]
+fn another_run_below_the_same_path_is_left_out() {
+    let job = Job::new("runs");
+    job.record(
+        "old_abcd1234/attempt_0/0/error.json",
+        &torch("MemoryError: old", START - 900 * SECOND),
+    );
+    job.record(
+        "new_efgh5678/attempt_0/0/error.json",
+        &torch("ValueError: loss is nan", START),
+    );
+    let report = job.report();
+    assert_eq!(cause(&report).1, "nan_loss");
+    assert_eq!(
+        (report.job.run_id.as_str(), report.job.world_size),
+        ("new", 1)
+    );
+    assert!(
+        report
+            .incomplete
+            .iter()
+            .any(|line| line.contains("other run")),
+        "{:?}",
+        report.incomplete
+    );
+}
+
+#[test]
+fn ranks_that_nothing_tells_are_said_to_be_assumed() {
+    let job = Job::new("assumed");
+    for node in ["a", "b"] {
+        for local in 0..2 {
+            let message = if (node, local) == ("b", 1) {
+                "ValueError: loss is nan"
+            } else {
+                PEER
+            };
+            job.record(
+                &format!("{node}/job_{node}bcd1234/attempt_0/{local}/error.json"),
+                &torch(message, START),
+            );
+        }
+    }
+    let report = job.report();
+    assert_eq!(cause(&report), (Some(3), "nan_loss", Confidence::Medium));
+    assert_eq!(report.root_cause.as_ref().expect("a cause").host, "b");
+    assert!(
+        report
+            .incomplete
+            .iter()
+            .any(|line| line.contains("numbered by the order")),
+        "{:?}",
+        report.incomplete
+    );
+}
+
+#[test]
+fn hostile_files_neither_hang_nor_stop_it() {
+    let job = Job::new("hostile");
+    let worker = |local: u32| format!("job_abcd1234/attempt_0/{local}/error.json");
+    job.record(&worker(0), &torch("ValueError: loss is nan", START));
+    job.write(&worker(1), b"{\"message\": {\"mess");
+    job.write(&worker(2), b"");
+    let at = |local: u32| {
+        let path = job.0.join(worker(local));
+        fs::create_dir_all(path.parent().expect("a parent")).expect("a directory");
+        path
+    };
+    assert!(
+        std::process::Command::new("mkfifo")
+            .arg(at(3))
+            .status()
+            .expect("mkfifo")
+            .success()
+    );
+    std::os::unix::fs::symlink("error.json", at(4)).expect("a link to itself");
+    std::os::unix::fs::symlink("/dev/zero", at(5)).expect("a link to a device");
+    fs::create_dir_all(at(6)).expect("a directory named like a file");
+    std::os::unix::fs::symlink(&job.0, job.0.join("loop")).expect("a loop");
+    let huge = fs::File::create(at(7)).expect("created");
+    huge.set_len(17 << 20).expect("sparse");
+    job.write("config.json", b"{\"model\": 1}");
+    job.write("notes.json", b"not JSON");
+    let report = job.report();
+    assert_eq!(cause(&report).1, "nan_loss");
+    let damaged: Vec<(&str, &str)> = report
+        .damaged_files
+        .iter()
+        .map(|file| (file.path.as_str(), file.reason.as_str()))
+        .collect();
+    for (local, reason) in [
+        (1, "cut off after 18 bytes"),
+        (2, "empty"),
+        (3, "not a regular file but a FIFO"),
+        (4, "Too many levels of symbolic links"),
+        (5, "not a regular file but a device"),
+        (7, "larger than 16 MiB"),
+    ] {
+        let path = job.0.join(worker(local)).display().to_string();
+        assert!(
+            damaged.contains(&(&path, reason)),
+            "{path}: {reason} in {damaged:?}"
+        );
+    }
+    assert_eq!(damaged.len(), 6, "{damaged:?}");
+    assert_eq!(report.damaged_files[0].first_bytes, "{\"message\": {\"mess");
+}
+
+#[test]
+fn a_worker_whose_file_is_damaged_is_still_a_failure() {
+    let job = Job::new("torn");
+    job.write(
+        "job_abcd1234/attempt_0/0/error.json",
+        b"{\"message\": {\"mess",
+    );
+    job.record("job_abcd1234/attempt_0/1/error.json", &torch(PEER, START));
+    job.record("job_abcd1234/attempt_0/2/error.json", &torch(PEER, START));
+    let log = "Failures:\n[1]:\n  time      : 2026-11-29_16:33:26\n  host      : n\n  rank      : 0 (local_rank: 0)\n  \
+               exitcode  : 1 (pid: 1000)\n  error_file: /x/job_abcd1234/attempt_0/0/error.json\n";
+    job.write("agent.log", log);
+    let report = job.report();
+    assert_eq!(cause(&report).0, Some(0));
+    assert_eq!(
+        report.root_cause.as_ref().expect("a cause").title,
+        "exit code 1, its error file is damaged"
+    );
+}
+
+#[test]
+fn the_launchers_own_copy_of_a_workers_record_is_no_second_failure() {
+    let job = Job::new("launcher");
+    job.record("job_abcd1234/attempt_0/0/error.json", &torch(PEER, START));
+    job.record(
+        "job_abcd1234/attempt_0/1/error.json",
+        &torch("ValueError: loss is nan", START),
+    );
+    job.record(
+        "launcher/error.json",
+        &torch("ValueError: loss is nan", START),
+    );
+    let report = job.report();
+    assert_eq!(
+        report.groups.iter().map(|group| group.count).sum::<u32>(),
+        2
+    );
+    assert_eq!(cause(&report).0, Some(1));
+}
+
+#[test]
+fn a_thousand_ranks_fit_on_a_page() {
+    let job = Job::new("many");
+    for rank in 0..1_000 {
+        let message = if rank == 512 {
+            "ValueError: \u{1b}[31mloss is nan \u{202e}"
+        } else {
+            PEER
+        };
+        job.record(&format!("flat/rank_{rank}.json"), &torch(message, START));
+    }
+    for number in 0..30 {
+        job.write(&format!("flat/error.{number}.json"), b"{\x1b");
+    }
+    let report = job.report();
+    assert_eq!(report.ranks.collateral, "0-511,513-999");
+    let text = firstfault_analysis::report::text::render(&report, false);
+    assert!(text.lines().count() <= 60, "{text}");
+    assert!(
+        text.lines().all(|line| line.chars().count() <= 100),
+        "{text}"
+    );
+    assert!(
+        !text.contains(|c: char| c.is_control() && c != '\n'),
+        "{text:?}"
+    );
+    assert!(text.starts_with("ROOT CAUSE  rank 512"), "{text}");
+}
+
+#[test]
+fn a_single_file_may_be_given_whatever_its_name() {
+    let job = Job::new("single");
+    let path = job.write(
+        "what.ever",
+        torch("ValueError: loss is nan", START).to_string(),
+    );
+    let report = analyze(&[path], &Options::default()).expect("readable");
+    assert_eq!(cause(&report), (None, "nan_loss", Confidence::Medium));
+    assert!(
+        report
+            .incomplete
+            .iter()
+            .any(|line| line.starts_with("1 error file without a rank")),
+        "{:?}",
+        report.incomplete
+    );
+    let empty = job.0.join("empty");
+    fs::create_dir(&empty).expect("a directory");
+    assert!(analyze(&[empty], &Options::default()).is_err());
+    assert!(analyze(&[Path::new("/dev/null").to_owned()], &Options::default()).is_err());
+}

@@ -1,0 +1,220 @@
+//! The real binary: what it prints, and how it exits.
+//!
+//! After a wanted change of the report: `FIRSTFAULT_UPDATE=1 cargo test -p firstfault --test cli`.
+
+use std::ffi::OsStr;
+use std::io::Read;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+fn data() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/data")
+}
+
+fn firstfault() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_firstfault"));
+    command
+        .current_dir(data().join("corpus"))
+        .env_remove("NO_COLOR");
+    command
+}
+
+fn run(arguments: &[&str]) -> Output {
+    firstfault().args(arguments).output().expect("it runs")
+}
+
+fn stdout(output: &Output) -> String {
+    String::from_utf8(output.stdout.clone()).expect("UTF-8")
+}
+
+fn stderr(output: &Output) -> String {
+    String::from_utf8(output.stderr.clone()).expect("UTF-8")
+}
+
+#[test]
+fn reports_are_the_golden_ones() {
+    for (case, format, ending) in [
+        ("segv_0", "text", "txt"),
+        ("config_0", "text", "txt"),
+        ("sigkill_0", "text", "txt"),
+        ("wrapped_0", "text", "txt"),
+        ("raise_0", "json", "json"),
+        ("raise_0", "markdown", "md"),
+    ] {
+        let output = run(&["report", case, "--format", format]);
+        assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+        let golden = data().join("reports").join(format!("{case}.{ending}"));
+        if std::env::var_os("FIRSTFAULT_UPDATE").is_some() {
+            std::fs::write(&golden, &output.stdout).expect("writable");
+        }
+        let expected = std::fs::read_to_string(&golden).unwrap_or_default();
+        assert_eq!(stdout(&output), expected, "{}", golden.display());
+    }
+}
+
+#[test]
+fn the_function_that_crashed_is_in_the_first_lines() {
+    let text = stdout(&run(&["report", "segv_0"]));
+    let head: Vec<&str> = text.lines().take(3).collect();
+    assert_eq!(
+        head[0],
+        "ROOT CAUSE  rank 1 (local rank 1 on host node0): segfault, confidence high"
+    );
+    assert_eq!(
+        head[2],
+        "  in string_at (ctypes/__init__.py:519), called from main (train.py:36)"
+    );
+}
+
+#[test]
+fn check_tells_by_the_exit_status() {
+    assert_eq!(run(&["report", "segv_0", "--check"]).status.code(), Some(1));
+    assert_eq!(run(&["report", "segv_0"]).status.code(), Some(0));
+}
+
+#[test]
+fn wrong_usage_and_missing_files_are_status_2() {
+    for (arguments, text) in [
+        (&["report"][..], "<PATH>"),
+        (
+            &["report", "/nonexistent/job"],
+            "/nonexistent/job: No such file or directory",
+        ),
+        (&["report", "segv_0", "--world-size", "0"], "--world-size"),
+        (
+            &["report", "segv_0", "--output", "/nonexistent/report"],
+            "/nonexistent/report: No such file",
+        ),
+        (&["bogus"], "bogus"),
+        (&["demo", "segv"], "python -m firstfault demo"),
+    ] {
+        let output = run(arguments);
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}");
+        assert!(
+            stderr(&output).contains(text),
+            "{arguments:?}: {}",
+            stderr(&output)
+        );
+        assert_eq!(stdout(&output), "", "{arguments:?}");
+    }
+}
+
+#[test]
+fn an_empty_directory_gets_advice() {
+    let empty = std::env::temp_dir().join(format!("firstfault-empty-{}", std::process::id()));
+    std::fs::create_dir_all(&empty).expect("a directory");
+    let output = firstfault()
+        .arg("report")
+        .arg(&empty)
+        .output()
+        .expect("it runs");
+    std::fs::remove_dir(&empty).expect("still empty");
+    assert_eq!(output.status.code(), Some(2));
+    let text = stderr(&output);
+    assert!(
+        text.contains(empty.to_str().expect("UTF-8")) && text.contains("--log-dir"),
+        "{text}"
+    );
+}
+
+#[test]
+fn help_says_what_it_does_and_how_it_exits() {
+    let output = run(&["report", "--help"]);
+    assert_eq!(output.status.code(), Some(0));
+    let text = stdout(&output)
+        .split_whitespace()
+        .collect::<Vec<_>>()
+        .join(" ");
+    for part in [
+        "Exit status: 0 when",
+        "--check",
+        "--world-size <N>",
+        "[possible values: text, json, markdown]",
+    ] {
+        assert!(
+            text.contains(part) || part.starts_with('[') && text.contains("Possible values:"),
+            "{part}: {text}"
+        );
+    }
+    let commands = stdout(&run(&["--help"]));
+    for command in ["report", "schema", "demo"] {
+        assert!(commands.contains(command), "{commands}");
+    }
+    assert_eq!(run(&["--version"]).status.code(), Some(0));
+}
+
+#[test]
+fn schemas_are_printed() {
+    for (name, key) in [("error-file", "py_callstack"), ("report", "root_cause")] {
+        let output = run(&["schema", name]);
+        let committed = data().join(format!("../../python/firstfault/schema/{name}.json"));
+        assert_eq!(
+            stdout(&output),
+            std::fs::read_to_string(committed).expect("committed")
+        );
+        assert!(stdout(&output).contains(key));
+    }
+}
+
+#[test]
+fn output_goes_to_a_file() {
+    let path = std::env::temp_dir().join(format!("firstfault-output-{}", std::process::id()));
+    let output = firstfault()
+        .args(["report", "segv_0", "--output"])
+        .arg(&path)
+        .output()
+        .expect("it runs");
+    let text = std::fs::read_to_string(&path).expect("written");
+    std::fs::remove_file(&path).expect("there");
+    assert_eq!((output.status.code(), output.stdout.len()), (Some(0), 0));
+    assert!(text.starts_with("ROOT CAUSE"), "{text}");
+}
+
+#[test]
+fn paths_that_are_not_utf8_work() {
+    let path = std::env::temp_dir().join(OsStr::from_bytes(
+        format!("firstfault-\u{e9}-{}", std::process::id()).as_bytes(),
+    ));
+    let path = path.join(OsStr::from_bytes(b"\xff\xfe"));
+    std::fs::create_dir_all(&path).expect("a directory");
+    std::fs::write(
+        path.join("error.json"),
+        br#"{"message": "ValueError: x", "timestamp": 1790000000}"#,
+    )
+    .expect("written");
+    let output = firstfault()
+        .arg("report")
+        .arg(&path)
+        .output()
+        .expect("it runs");
+    std::fs::remove_dir_all(path.parent().expect("a parent")).expect("there");
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    assert!(stdout(&output).contains("ValueError: x"));
+}
+
+#[test]
+fn a_closed_pipe_ends_it_quietly() {
+    let mut child = firstfault()
+        .args(["report", "segv_0", "--format", "json"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("it runs");
+    drop(child.stdout.take());
+    let status = child.wait().expect("it ends");
+    let mut text = String::new();
+    child
+        .stderr
+        .take()
+        .expect("piped")
+        .read_to_string(&mut text)
+        .expect("UTF-8");
+    assert_eq!((status.code(), text.as_str()), (Some(0), ""));
+}
+
+#[test]
+fn no_colour_reaches_a_pipe() {
+    assert!(!stdout(&run(&["report", "segv_0"])).contains('\x1b'));
+    assert!(!stdout(&run(&["--help"])).contains('\x1b'));
+}

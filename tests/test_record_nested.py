@@ -209,6 +209,41 @@ main()
         assert [name for name in ended.files if name != "error.json"] == []
 
 
+def test_a_forked_child_that_returns_through_all_records_once(run: Run) -> None:
+    ended = run("""
+import os
+from firstfault import record
+@record
+def inner():
+    if os.fork() == 0: raise ValueError("in the child")
+    os.wait()
+@record
+def main(): inner()
+main()
+""")
+    assert ended.status == 0
+    (name,) = (name for name in ended.files if "firstfault" not in name)
+    assert ended.record(name)["firstfault"]["final"] is True
+
+
+def test_a_forked_child_with_a_function_of_its_own_is_final(run: Run) -> None:
+    ended = run("""
+import os
+from firstfault import record
+@record
+def work(): raise ValueError("in the child")
+@record
+def main():
+    if os.fork() == 0:
+        os.environ["TORCHELASTIC_ERROR_FILE"] += ".child.json"
+        try: work()
+        finally: os._exit(1)
+    os.wait()
+main()
+""")
+    assert ended.record("error.json.child.json")["firstfault"]["final"] is True
+
+
 def test_a_broken_child_failed_error_is_a_warning(run: Run) -> None:
     ended = run("""
 from firstfault import record, ChildFailedError, ProcessFailure

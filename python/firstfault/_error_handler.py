@@ -236,7 +236,9 @@ class ErrorHandler:
             if not final:
                 _earlier.add(e, record)
             path = self._get_error_file_path()
-            if path and final:
+            if final:
+                if _earlier.was_final(e, record, path):
+                    return
                 _make_room(path, record)
             written = _native.commit(
                 path,
@@ -267,6 +269,7 @@ class _Earlier:
     def __init__(self) -> None:
         self.pid = os.getpid()
         self.entries: list[tuple[int, object, ErrorRecord]] = []
+        self.final: object = None
 
     def add(self, e: BaseException, record: ErrorRecord) -> None:
         """Remember a record that was just made."""
@@ -298,6 +301,14 @@ class _Earlier:
             if entry is not known and self.pid == os.getpid()
         ]
 
+    def was_final(self, e: BaseException, record: ErrorRecord, path: object) -> bool:
+        """Return whether this is the final failure still, and remember it as that.
+
+        It is where a forked child returns through several decorated functions.
+        """
+        before, self.final = self.final, (os.getpid(), id(e), record.message, path)
+        return before == self.final
+
     def find(self, e: BaseException) -> tuple[int, object, ErrorRecord] | None:
         """Return the record of this very exception, if there is one."""
         if self.pid != os.getpid():
@@ -319,8 +330,10 @@ def _plain_arguments(e: BaseException) -> object:
     return arguments if arguments and all(type(a) in plain for a in arguments) else None
 
 
-def _make_room(path: str, record: ErrorRecord) -> None:
+def _make_room(path: str | None, record: ErrorRecord) -> None:
     """Remove what torch's `record`, further inside, wrote about this same failure."""
+    if path is None:
+        return
     try:
         found = load(path)
         if not section_of(found.data) and says(found.data, record.message):

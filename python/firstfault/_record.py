@@ -29,8 +29,11 @@ _CHILD_FAILED = {
 }
 _NOT_AVAILABLE = "<N/A>"
 
-_depth: ContextVar[int] = ContextVar("firstfault.depth", default=0)
-"""How many decorated functions are running here, one inside the other."""
+_running: ContextVar[tuple[int, int]] = ContextVar("firstfault.running", default=(0, 0))
+"""A process, and how many decorated functions run in it here, one inside the other.
+
+A forked child inherits the value of its parent, whose functions it need not return to.
+"""
 
 
 def record(
@@ -98,7 +101,7 @@ class _Recording:
         if set_name is not None:
             set_name(getattr(self.fn, "__qualname__", None))
         self.handler.initialize()
-        _depth.set(_depth.get() + 1)
+        _running.set((getpid(), _depth() + 1))
 
     def __exit__(
         self,
@@ -108,7 +111,7 @@ class _Recording:
     ) -> bool:
         if self.disabled:
             return False
-        _depth.set(max(_depth.get() - 1, 0))
+        _running.set((getpid(), max(_depth() - 1, 0)))
         if e is None:
             record_success = getattr(self.handler, "record_success", None)
             if record_success is not None:
@@ -158,8 +161,13 @@ class _Recording:
             )
 
 
+def _depth() -> int:
+    pid, depth = _running.get()
+    return depth if pid == getpid() else 0
+
+
 def _ends_the_process(e: BaseException) -> bool:
-    if _depth.get() > 0 or get_native_id() != getpid():
+    if _depth() > 0 or get_native_id() != getpid():
         return False
     asyncio = sys.modules.get("asyncio")
     return asyncio is None or not isinstance(e, asyncio.CancelledError)

@@ -17,7 +17,6 @@ import pytest
 
 from conftest import PROGRAMS, Ended, clean_environment
 
-CRASH = PROGRAMS / "crash.py"
 ROOT = Path(__file__).parent.parent
 
 
@@ -71,22 +70,27 @@ def crash(
     env: Mapping[str, str | None] | None = None,
     prefix: Sequence[str] = (),
     cwd: Path | None = None,
+    program: str = "crash.py",
     while_ready: Callable[[int], None] | None = None,
     limits: Callable[[], None] | None = None,
 ) -> Crashed:
     """Run steps in a process of their own, with the error file in a directory.
 
-    With `while_ready` the last step tells when it is reached, and this function, which
-    gets the process ID, brings the end.
+    With `while_ready` the process tells when the step ``ready`` is reached, by default
+    behind all others, and waits; this function, which gets the process ID, brings the
+    end. At the step ``tell`` it tells and does not wait.
     """
     reading, writing = os.pipe()
-    if while_ready:
-        steps = (*steps, f"ready:{writing}")
+    if while_ready and "tell" not in steps:
+        steps = (*steps, "ready")
+    told = ("ready", "tell")
+    steps = tuple(f"{step}:{writing}" if step in told else step for step in steps)
     default = {"TORCHELASTIC_ERROR_FILE": str(directory / "error.json")}
     began = time.time_ns()
     process = subprocess.Popen(
         [
-            *(*prefix, sys.executable, CRASH, faults_library(), under, context),
+            *(*prefix, sys.executable, PROGRAMS / program),
+            *(faults_library(), under, context),
             *(*before, "--", *steps),
         ],
         env=clean_environment(**{**default, **(env or {})}),

@@ -22,6 +22,7 @@ static PHASE: AtomicU8 = AtomicU8::new(CAPTURING);
 static OUTER_CONTEXT: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
 static OUTER_INFO: AtomicPtr<libc::siginfo_t> = AtomicPtr::new(core::ptr::null_mut());
 static OUTER_SIGNAL: AtomicI32 = AtomicI32::new(0);
+static OUTER_ERRNO: AtomicI32 = AtomicI32::new(0);
 
 const CAPTURING: u8 = 0;
 const CHAINING: u8 = 1;
@@ -48,6 +49,7 @@ struct Delivery<'a> {
     signal: i32,
     info: *mut libc::siginfo_t,
     context: *mut c_void,
+    errno: sys::Errno,
     captured: &'a Captured,
 }
 
@@ -74,6 +76,7 @@ pub extern "C" fn on_signal(signal: libc::c_int, info: *mut libc::siginfo_t, con
         } else {
             core::ptr::null_mut()
         },
+        errno,
         captured,
     };
     // SAFETY: the context is the running handler's.
@@ -106,6 +109,7 @@ fn own_key() -> u64 {
 
 fn receive(delivery: &Delivery<'_>, configuration: &'static Configuration) {
     let key = own_key();
+    let mut is_noted = false;
     loop {
         if recovers_as_before(delivery) {
             return;
@@ -119,17 +123,33 @@ fn receive(delivery: &Delivery<'_>, configuration: &'static Configuration) {
                 let _ = OWNER.compare_exchange(owner, 0, Ordering::AcqRel, Ordering::Relaxed);
             }
             Err(_) => {
-                stages::note_other_crash(sys::thread_id(), delivery.signal);
-                let seen = OWNER_CHANGED.load(Ordering::Acquire);
-                if OWNER.load(Ordering::Acquire) != 0 {
-                    sys::futex_wait(&OWNER_CHANGED, seen, LOSER_WAITS_NS);
+                if !is_noted {
+                    stages::note_other_crash(sys::thread_id(), delivery.signal);
+                    is_noted = true;
                 }
-                if OWNER.load(Ordering::Acquire) != 0 {
-                    // The owner's chain took its time: this thread's own signal ends the process meanwhile.
+                if !owner_has_ended() {
+                    // Its chain takes its time: this thread's own signal ends the process meanwhile.
                     return die(delivery);
                 }
             }
         }
+    }
+}
+
+/// Waits for the owner to end the process; returns whether it has ended its delivery instead.
+fn owner_has_ended() -> bool {
+    let deadline = sys::clock_ns(libc::CLOCK_MONOTONIC).saturating_add(LOSER_WAITS_NS);
+    loop {
+        let seen = OWNER_CHANGED.load(Ordering::Acquire);
+        if OWNER.load(Ordering::Acquire) == 0 {
+            return true;
+        }
+        let left = deadline.saturating_sub(sys::clock_ns(libc::CLOCK_MONOTONIC));
+        if left == 0 {
+            return false;
+        }
+        // The parking signal ends it early.
+        sys::futex_wait(&OWNER_CHANGED, seen, left);
     }
 }
 
@@ -151,16 +171,29 @@ fn recovers_as_before(delivery: &Delivery<'_>) -> bool {
 
 /// Whether a handler that returned has put back the default, so that the fault strikes again and ends the process.
 fn gave_up(delivery: &Delivery<'_>) -> bool {
-    // SAFETY: the kernel's information, or null.
-    let is_fault = unsafe { delivery.info.as_ref() }.is_some_and(|info| info.si_code > 0);
-    is_fault
+    is_fault(delivery)
         && sys::action(delivery.signal).is_ok_and(|action| action.sa_sigaction == libc::SIG_DFL)
+}
+
+/// Whether a handler that returned has put back and raised what was there before it, and that let the process go on.
+///
+/// So does faulthandler's, above a signal that is ignored or handled in Python.
+fn lives_on(delivery: &Delivery<'_>) -> bool {
+    sys::action(delivery.signal)
+        .is_ok_and(|action| !is_ours(&action) && action.sa_sigaction != libc::SIG_DFL)
+}
+
+/// Whether the kernel raised the signal for what the thread did, and will again when it goes on.
+fn is_fault(delivery: &Delivery<'_>) -> bool {
+    // SAFETY: the kernel's information, or null.
+    unsafe { delivery.info.as_ref() }.is_some_and(|info| info.si_code > 0)
 }
 
 fn first(delivery: &Delivery<'_>, configuration: &'static Configuration) {
     OUTER_CONTEXT.store(delivery.context, Ordering::Relaxed);
     OUTER_INFO.store(delivery.info, Ordering::Relaxed);
     OUTER_SIGNAL.store(delivery.signal, Ordering::Relaxed);
+    OUTER_ERRNO.store(delivery.errno, Ordering::Relaxed);
     PHASE.store(CAPTURING, Ordering::Release);
     block_all_but_crashes(configuration);
     // SAFETY: the kernel's information, or null.
@@ -191,6 +224,7 @@ fn resume(by_watchdog: bool, own_context: *mut c_void, configuration: &'static C
         signal,
         info: OUTER_INFO.load(Ordering::Relaxed),
         context: own_context,
+        errno: OUTER_ERRNO.load(Ordering::Relaxed),
         captured,
     };
     deliver(&delivery, configuration);
@@ -211,6 +245,9 @@ fn deliver(delivery: &Delivery<'_>, configuration: &'static Configuration) {
             capture(Depth::Full, configuration);
             delivery.captured.used.fetch_add(1, Ordering::Relaxed);
             call(&previous.action, delivery);
+            if lives_on(delivery) {
+                return end_delivery(delivery, configuration, !is_fault(delivery));
+            }
             // It was switched off and did nothing: the one below is next.
             continue;
         }
@@ -220,15 +257,21 @@ fn deliver(delivery: &Delivery<'_>, configuration: &'static Configuration) {
             delivery.captured.exhaust();
             continue;
         }
+        delivery.captured.recovers.store(true, Ordering::Relaxed);
+        return end_delivery(delivery, configuration, true);
+    }
+}
+
+/// Ends a delivery after which the process goes on; takes the record back where there was no failure.
+fn end_delivery(delivery: &Delivery<'_>, configuration: &Configuration, withdraw: bool) {
+    if withdraw {
         crash_record::withdraw(configuration);
         stages::reset();
-        delivery.captured.recovers.store(true, Ordering::Relaxed);
-        delivery.captured.used.store(0, Ordering::Relaxed);
-        OWNER.store(0, Ordering::Release);
-        OWNER_CHANGED.fetch_add(1, Ordering::Release);
-        sys::futex_wake(&OWNER_CHANGED);
-        return;
     }
+    delivery.captured.used.store(0, Ordering::Relaxed);
+    OWNER.store(0, Ordering::Release);
+    OWNER_CHANGED.fetch_add(1, Ordering::Release);
+    sys::futex_wake(&OWNER_CHANGED);
 }
 
 fn capture(depth: Depth, configuration: &'static Configuration) {
@@ -257,6 +300,7 @@ fn call(action: &libc::sigaction, delivery: &Delivery<'_>) {
     if address == libc::SIG_DFL || address == libc::SIG_IGN {
         return;
     }
+    sys::set_errno(delivery.errno);
     if action.sa_flags & libc::SA_SIGINFO != 0 {
         // SAFETY: with SA_SIGINFO whoever installed the action promised a function of this type.
         let function = unsafe {

@@ -1,0 +1,149 @@
+"""Forked and started children that crash write files of their own, never their rank's."""
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from signal import SIGABRT, SIGSEGV
+from typing import Any
+
+import pytest
+
+from conftest import clean_environment
+from crashes import crash, crashed_thread, faults_library, functions
+
+
+def child_of(ours: Any) -> tuple[int, int]:
+    """Return ID and exit status of the child that the program told of."""
+    found = re.search(r"child (\d+) ended with (-?\d+)", ours.stderr)
+    assert found, ours.stderr
+    return int(found[1]), int(found[2])
+
+
+@pytest.mark.parametrize("under", ["activate", "firstfault"])
+@pytest.mark.parametrize("fault", ["read_null", "os_abort", "kill:7"])
+def test_a_forked_child(directory: Path, under: str, fault: str) -> None:
+    steps = ["threads:3", f"fork:{fault}", f"fork:{fault}"]
+    ours = crash(directory, *steps, under=under)
+    assert ours.status == 0
+    children = re.findall(r"child (\d+) ended with (-?\d+)", ours.stderr)
+    assert len({status for _, status in children}) == 1
+    assert int(children[0][1]) < 0
+    names = [f"error.{ours.pid}.child_{child}.json" for child, _ in children]
+    assert ours.files == sorted(names)
+    for (child, status), name in zip(children, names, strict=True):
+        record = ours.record(name)
+        section = record["firstfault"]
+        assert section["process"]["pid"] == int(child)
+        assert section["process"]["ppid"] == ours.pid
+        assert section["signal"]["number"] == -int(status)
+        assert section["threads_total"] == 1
+        assert "main" in functions(crashed_thread(record))
+
+
+def test_parent_and_child_both_crash(directory: Path) -> None:
+    ours = crash(directory, "fork:read_null", "os_abort")
+    child, status = child_of(ours)
+    assert (status, ours.status) == (-SIGSEGV, -SIGABRT)
+    assert ours.files == [f"error.{ours.pid}.child_{child}.json", "error.json"]
+    record = ours.record()
+    assert record["firstfault"]["process"]["pid"] == ours.pid
+    assert "os_abort" in functions(crashed_thread(record))
+    assert "fork" in functions(crashed_thread(ours.record(ours.files[0])))
+
+
+def test_a_child_that_recovers_and_one_that_does_not(directory: Path) -> None:
+    steps = ["fork:touch:100", "touch:100", "fork:touch:1", "report_files"]
+    ours = crash(directory, *steps, under="activate", before=[f"install:0:{SIGSEGV:d}"])
+    assert (ours.status, ours.files) == (0, [])
+    assert ours.stderr.endswith("\n[]\n")
+    assert [line.split()[-1] for line in ours.stderr.splitlines()[:2]] == ["0", "0"]
+
+
+CHILDREN = {
+    "multiprocessing": """
+import multiprocessing
+child = multiprocessing.get_context("fork").Process(target=faults.read_null)
+child.start()
+child.join()
+print(child.pid, child.exitcode)
+""",
+    "inherits": """
+import subprocess
+child = subprocess.Popen([sys.executable, __file__, sys.argv[1], "crash"])
+print(child.pid, child.wait())
+""",
+    "spawned": """
+import multiprocessing
+child = multiprocessing.get_context("spawn").Process(target=start_and_crash)
+child.start()
+child.join()
+print(child.pid, child.exitcode)
+""",
+    "own_file": """
+import os, subprocess
+path = os.environ["TORCHELASTIC_ERROR_FILE"].replace("error.json", "own.json")
+child = subprocess.Popen(
+    [sys.executable, __file__, sys.argv[1], "crash"],
+    env={**os.environ, "TORCHELASTIC_ERROR_FILE": path},
+)
+print(child.pid, child.wait())
+""",
+    "own_rank": """
+import os, subprocess
+child = subprocess.Popen(
+    [sys.executable, __file__, sys.argv[1], "crash"],
+    env={**os.environ, "RANK": "7"},
+)
+print(child.pid, child.wait())
+""",
+}
+PROGRAM = """
+import ctypes, sys
+from firstfault import record
+
+def crash():
+    ctypes.CDLL(sys.argv[1]).read_null()
+
+def start_and_crash():
+    record(crash)()
+
+faults = ctypes.CDLL(sys.argv[1])
+
+@record
+def main():
+    if "crash" in sys.argv:
+        crash()
+    {body}
+
+if __name__ == "__main__":
+    main()
+"""
+
+
+@pytest.mark.parametrize("way", CHILDREN)
+def test_a_started_child(directory: Path, tmp_path: Path, way: str) -> None:
+    program = tmp_path / "parent.py"
+    body = CHILDREN[way].strip().replace("\n", "\n    ")
+    program.write_text(PROGRAM.replace("{body}", body))
+    parent = subprocess.Popen(
+        [sys.executable, program, faults_library()],
+        env=clean_environment(
+            TORCHELASTIC_ERROR_FILE=str(directory / "error.json"), RANK="0"
+        ),
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    stdout, _ = parent.communicate(timeout=60)
+    assert parent.returncode == 0
+    child, status = map(int, stdout.split())
+    assert status == -SIGSEGV
+    name = {
+        "own_file": "own.json",
+        "own_rank": "error.json",
+    }.get(way, f"error.{parent.pid}.child_{child}.json")
+    assert [path.name for path in directory.iterdir()] == [name]
+    section = json.loads((directory / name).read_bytes())["firstfault"]
+    assert section["process"]["pid"] == child
+    assert section["process"]["ppid"] == parent.pid

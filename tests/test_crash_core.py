@@ -1,0 +1,84 @@
+"""The core dump is the one that the process would have left without us."""
+
+import os
+import resource
+import signal
+from pathlib import Path
+
+import pytest
+
+from cores import Core, read_core
+from crashes import crash, missing
+from test_crash import FAULTS
+
+SENT = ["kill:11", "kill:6", "signal_own_thread:7", "queue_signal:8", "raise_signal:4"]
+MOVING = ("write_read_only", "read_past_end_of_file")
+
+
+def allow_cores() -> None:
+    hard = resource.getrlimit(resource.RLIMIT_CORE)[1]
+    resource.setrlimit(resource.RLIMIT_CORE, (hard, hard))
+
+
+@pytest.fixture(autouse=True)
+def _cores_can_be_read() -> None:
+    pattern = Path("/proc/sys/kernel/core_pattern").read_text().strip()
+    if "/" in pattern or pattern.startswith("|"):
+        missing(f"core dumps in the working directory; core_pattern is {pattern!r}")
+    if resource.getrlimit(resource.RLIMIT_CORE)[1] not in (-1, resource.RLIM_INFINITY):
+        missing("an unlimited size of core dumps")
+
+
+def core_of(directory: Path, *steps: str, under: str, context: str = "main") -> Core:
+    directory.mkdir()
+    (directory / "errors").mkdir()
+    options = {"under": under, "context": context}
+    ended = crash(
+        directory / "errors", *steps, cwd=directory, limits=allow_cores, **options
+    )
+    assert ended.status < 0, ended.stderr
+    assert ended.files == (
+        ["error.json"] if under in ("activate", "firstfault") else []
+    )
+    (path,) = directory.glob("core*")
+    core = read_core(path)
+    path.unlink()
+    assert core.signal == -ended.status
+    return core
+
+
+@pytest.mark.parametrize("context", ["main", "native_thread"])
+@pytest.mark.parametrize("step", [*FAULTS, *SENT])
+@pytest.mark.parametrize(
+    ("without", "under"), [("nothing", "activate"), ("torch_handler", "firstfault")]
+)
+def test_program_counter_code_and_address(
+    tmp_path: Path, without: str, under: str, step: str, context: str
+) -> None:
+    if context == "native_thread" and (step in SENT or step == "os_abort"):
+        pytest.skip("a step with Python in it")
+    theirs = core_of(tmp_path / without, step, under=without, context=context)
+    ours = core_of(tmp_path / under, step, under=under, context=context)
+    assert ours.program_counter == theirs.program_counter
+    assert (ours.signal, ours.code) == (theirs.signal, theirs.code)
+    if step not in MOVING or theirs.code <= 0:
+        assert ours.address == theirs.address
+    assert ours.threads == theirs.threads
+    if without == "nothing" and step in FAULTS and "in lib" in FAULTS[step].reason:
+        assert ours.program_counter[0].endswith("firstfault_faults.so")
+
+
+def test_a_signal_of_the_parent_tells_its_sender(tmp_path: Path) -> None:
+    (tmp_path / "errors").mkdir()
+    ended = crash(
+        tmp_path / "errors",
+        under="activate",
+        cwd=tmp_path,
+        limits=allow_cores,
+        while_ready=lambda pid: os.kill(pid, signal.SIGSEGV),
+    )
+    assert ended.status == -signal.SIGSEGV
+    (path,) = tmp_path.glob("core*")
+    core = read_core(path)
+    assert (core.signal, core.code) == (signal.SIGSEGV, 0)
+    assert core.address == os.getuid()

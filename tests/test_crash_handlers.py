@@ -1,0 +1,275 @@
+"""Living with the handlers of others: they are called as without us, and may recover."""
+
+import os
+import re
+import time
+from pathlib import Path
+from signal import SIGABRT, SIGKILL, SIGSEGV
+
+import pytest
+
+from crashes import comparable, crash, crashed_thread, functions
+
+SEGV = int(SIGSEGV)
+ABRT = int(SIGABRT)
+
+# What `install` of the faults library takes.
+RECOVER, RECOVER_OR_RESTORE, RECOVER_OR_CALL, ASK_THREAD, RAISE, EXIT, NEVER = range(7)
+
+
+def install(manner: int) -> str:
+    return f"install:{manner}:{SEGV}"
+
+
+# How faulthandler and another decorator can lie around ours: before, under, after.
+NEIGHBOURS = {
+    "before": (["enable"], "firstfault", []),
+    "after": ([], "activate", ["enable"]),
+    "after_again": ([], "firstfault", ["enable"]),
+    "twice": (["enable"], "firstfault", ["enable", "enable"]),
+    "off": ([], "firstfault", ["disable"]),
+    "off_and_on": ([], "firstfault", ["disable", "enable"]),
+    "off_before": (["enable"], "activate", ["disable"]),
+    "ours_twice": ([], "firstfault_twice", []),
+    "torch_inside": ([], "torch_in_firstfault", []),
+    "torch_around": ([], "firstfault_in_torch", []),
+}
+
+
+# faulthandler.disable() puts back what was there before it, and so removes our action too.
+OFF = ("off", "off_and_on", "off_before")
+
+
+@pytest.mark.parametrize("fault", ["read_null", "os_abort", f"kill:{SEGV}"])
+@pytest.mark.parametrize("name", NEIGHBOURS)
+def test_faulthandler_and_other_decorators(
+    directory: Path, tmp_path: Path, name: str, fault: str
+) -> None:
+    if "torch" in name and fault != "read_null":
+        pytest.skip("one fault will do where torch is imported")
+    before, under, after = NEIGHBOURS[name]
+    (tmp_path / "theirs").mkdir()
+    bare = "nothing" if under == "activate" else "torch_handler"
+    steps = [*after, fault]
+    theirs = crash(tmp_path / "theirs", *steps, under=bare, before=before)
+    ours = crash(directory, *steps, under=under, before=before)
+    assert ours.status == theirs.status
+    assert ours.stdout == ""
+    assert comparable(ours.stderr) == comparable(theirs.stderr)
+    if name in OFF:
+        return
+    assert ours.files == ["error.json"]
+    record = ours.record()
+    assert record["firstfault"]["signal"]["number"] == -ours.status
+    assert "main" in functions(crashed_thread(record))
+
+
+@pytest.mark.xfail(reason="nothing puts our action back yet")
+@pytest.mark.parametrize("name", OFF)
+def test_switching_faulthandler_off_does_not_switch_us_off(
+    directory: Path, name: str
+) -> None:
+    before, under, after = NEIGHBOURS[name]
+    ours = crash(directory, *after, "read_null", under=under, before=before)
+    assert ours.files == ["error.json"]
+
+
+@pytest.mark.parametrize("under", ["activate", "firstfault"])
+def test_ten_thousand_recovered_faults_leave_nothing(
+    directory: Path, under: str
+) -> None:
+    steps = "touch:1", "report_files", "touch:9999", "report_files"
+    before = [install(RECOVER)]
+    if under == "firstfault":
+        # faulthandler, enabled on top of such a handler, would end the process.
+        before, steps = [], ("disable", install(RECOVER), *steps)
+    ours = crash(directory, *steps, under=under, before=before)
+    assert (ours.status, ours.stderr) == (0, "[]\n[]\n")
+    assert ours.files == []
+
+
+def test_a_handler_installed_after_us_recovers(directory: Path) -> None:
+    ours = crash(directory, install(RECOVER), "touch:10000")
+    assert (ours.status, ours.stderr, ours.files) == (0, "", [])
+
+
+def test_other_threads_run_on_while_one_recovers(directory: Path) -> None:
+    steps = ["threads:20", "touch:100", "exit:7"]
+    ours = crash(directory, *steps, under="activate", before=[install(RECOVER)])
+    assert (ours.status, ours.stderr, ours.files) == (7, "", [])
+
+
+@pytest.mark.parametrize("where", ["before", "after"])
+def test_threads_recover_at_once(directory: Path, where: str) -> None:
+    before = [install(RECOVER)] if where == "before" else []
+    after = [] if before else [install(RECOVER)]
+    steps = [*after, "touch_together:8:2000"]
+    ours = crash(directory, *steps, under="activate", before=before)
+    assert (ours.status, ours.stderr, ours.files) == (0, "", [])
+
+
+@pytest.mark.parametrize("recoveries", [0, 1, 5])
+@pytest.mark.parametrize("manner", [RECOVER, RECOVER_OR_RESTORE, RECOVER_OR_CALL])
+def test_a_handler_that_gives_up(directory: Path, manner: int, recoveries: int) -> None:
+    first = [f"touch:{recoveries}"] if recoveries else []
+    steps = [*first, "report_files", "threads:3", "read_null"]
+    ours = crash(directory, *steps, under="activate", before=[install(manner)])
+    assert ours.status == -SIGSEGV
+    assert ours.stderr == "[]\n"
+    assert ours.files == ["error.json"]
+    record = ours.record()
+    assert record["firstfault"]["signal"]["address"] == "0x10"
+    assert record["firstfault"]["threads_total"] == 4
+
+
+@pytest.mark.parametrize("manner", [RECOVER_OR_RESTORE, RECOVER_OR_CALL])
+def test_a_handler_above_us_hands_on(directory: Path, manner: int) -> None:
+    steps = [install(manner), "touch:5", "threads:3", "read_null"]
+    ours = crash(directory, *steps, under="activate")
+    assert (ours.status, ours.stderr, ours.files) == (-SIGSEGV, "", ["error.json"])
+    record = ours.record()
+    assert record["firstfault"]["signal"]["address"] == "0x10"
+    assert record["firstfault"]["threads_total"] == 4
+
+
+# A previous handler's manner, and how the process ends by it.
+ENDINGS = {ASK_THREAD: -SEGV, RAISE: -SEGV, EXIT: 3}
+
+
+@pytest.mark.parametrize("under", ["activate", "firstfault"])
+@pytest.mark.parametrize("manner", ENDINGS)
+def test_a_handler_that_ends_the_process(
+    directory: Path, tmp_path: Path, manner: int, under: str
+) -> None:
+    (tmp_path / "theirs").mkdir()
+    steps = ["threads:3", "read_null"]
+    bare = "nothing" if under == "activate" else "torch_handler"
+    before = [install(manner)]
+    theirs = crash(tmp_path / "theirs", *steps, under=bare, before=before)
+    ours = crash(directory, *steps, under=under, before=before)
+    assert ours.status == theirs.status == ENDINGS[manner]
+    assert comparable(ours.stderr)[:2] == comparable(theirs.stderr)[:2]
+    assert ours.files == ["error.json"]
+    assert ours.record()["firstfault"]["signal"]["address"] == "0x10"
+
+
+def test_a_handler_that_never_returns_has_the_minimal_file_before_it(
+    directory: Path,
+) -> None:
+    def kill_when_written(pid: int) -> None:
+        while not (directory / "error.json").exists():
+            time.sleep(0.01)
+        os.kill(pid, SIGKILL)
+
+    ours = crash(
+        directory,
+        "tell",
+        "read_null",
+        under="activate",
+        before=[install(NEVER)],
+        while_ready=kill_when_written,
+    )
+    assert ours.status == -SIGKILL
+    assert ours.files == ["error.json"]
+    record = ours.record()
+    assert record["firstfault"]["signal"]["address"] == "0x10"
+    assert record["firstfault"].get("stages", []) == []
+
+
+@pytest.mark.parametrize("under", ["activate", "firstfault"])
+def test_an_ignored_signal_stays_ignored(
+    directory: Path, tmp_path: Path, under: str
+) -> None:
+    (tmp_path / "theirs").mkdir()
+    steps = [f"kill:{ABRT}", "exit:4"]
+    before = [f"ignore:{ABRT}"]
+    bare = "nothing" if under == "activate" else "torch_handler"
+    theirs = crash(tmp_path / "theirs", *steps, under=bare, before=before)
+    ours = crash(directory, *steps, under=under, before=before)
+    assert ours.status == theirs.status
+    assert comparable(ours.stderr) == comparable(theirs.stderr)
+    assert ours.status == 4
+    if under == "firstfault":
+        assert ours.record()["firstfault"]["kind"] == "exit"
+
+
+@pytest.mark.parametrize("under", ["activate", "firstfault"])
+@pytest.mark.parametrize("where", ["before", "after"])
+def test_a_handler_in_python(
+    directory: Path, tmp_path: Path, where: str, under: str
+) -> None:
+    (tmp_path / "theirs").mkdir()
+    handle = [f"handle:{ABRT}"]
+    before, after = (handle, []) if where == "before" else ([], handle)
+    steps = [*after, f"kill:{ABRT}", "report_files", f"kill:{ABRT}"]
+    bare = "nothing" if under == "activate" else "torch_handler"
+    theirs = crash(tmp_path / "theirs", *steps, under=bare, before=before)
+    ours = crash(directory, *steps, under=under, before=before)
+    assert theirs.status == 0
+    assert theirs.stderr.endswith("handled\n[]\nhandled\n")
+    assert (ours.status, ours.files) == (0, [])
+    assert comparable(ours.stderr) == comparable(theirs.stderr)
+
+
+def test_an_abort_that_is_handled_in_python_still_dies(directory: Path) -> None:
+    """abort(3) puts back the default and raises once more when a handler returns."""
+    ours = crash(directory, "os_abort", under="activate", before=[f"handle:{ABRT}"])
+    assert ours.status == -SIGABRT
+
+
+@pytest.mark.parametrize("fault", ["read_null", f"kill:{SEGV}", "c_abort"])
+def test_somebody_put_ours_back_without_its_flags(directory: Path, fault: str) -> None:
+    number = ABRT if fault == "c_abort" else SEGV
+    steps = [f"put_back_without_flags:{number}", "threads:3", fault]
+    ours = crash(directory, *steps)
+    assert ours.status == -number
+    assert ours.files == ["error.json"]
+    record = ours.record()
+    assert "its information was lost" in record["message"]["message"]
+    assert record["firstfault"]["threads_total"] == 4
+    assert "main" in functions(crashed_thread(record))
+
+
+@pytest.mark.parametrize("fault", ["read_null", "os_abort"])
+@pytest.mark.parametrize("where", ["before", "after"])
+def test_torchs_own_fatal_handler_gets_its_answers(
+    directory: Path, tmp_path: Path, where: str, fault: str
+) -> None:
+    """It asks every thread for its stack by a signal, and waits for the answers."""
+    (tmp_path / "theirs").mkdir()
+    traces = ["torch_stack_traces"]
+    before, after = (traces, []) if where == "before" else (["torch_import"], traces)
+    steps = [*after, "threads:4", fault]
+    theirs = crash(tmp_path / "theirs", *steps, under="torch_handler", before=before)
+    ours = crash(directory, *steps, before=before)
+    assert ours.status == theirs.status
+    answers = theirs.stderr.count("stacktraceSignalHandler")
+    assert answers > 4
+    assert ours.stderr.count("stacktraceSignalHandler") == answers
+    assert ours.files == ["error.json"]
+    record = ours.record()
+    assert "main" in functions(crashed_thread(record))
+
+
+def test_a_loader_worker_that_crashes(directory: Path, tmp_path: Path) -> None:
+    """torch's own handlers are above ours there; the parent raises, as without us."""
+    (tmp_path / "theirs").mkdir()
+    ended = [
+        crash(where, program="loader.py", under=under)
+        for where, under in ((tmp_path / "theirs", "torch"), (directory, "firstfault"))
+    ]
+    theirs, ours = ended
+    assert ours.status == theirs.status == 1
+    told = [
+        re.sub(r"\d+", "…", "\n".join(re.findall("RuntimeError: .*", each.stderr)))
+        for each in (theirs, ours)
+    ]
+    assert "killed by signal: Segmentation fault" in told[0]
+    assert told[0] == told[1]
+    record = ours.record()
+    assert record["firstfault"]["kind"] == "exception"
+    assert record["firstfault"]["process"]["pid"] == ours.pid
+    assert [name for name in ours.files if ".child_" not in name] == [
+        "error.firstfault.json",
+        "error.json",
+    ]

@@ -1,4 +1,7 @@
-"""Reads what a core dump says of the crashed thread. Source: core(5), linux/elfcore.h."""
+"""Reads what a core dump says of the crashed thread.
+
+Source: core(5), linux/elfcore.h.
+"""
 
 import platform
 import struct

@@ -1,4 +1,4 @@
-"""Forked and started children that crash write files of their own, never their rank's."""
+"""Children that crash, forked or started, never write their rank's own file."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""Living with the handlers of others: they are called as without us, and may recover."""
+"""The handlers of others: they are called as without us, and may recover."""
 
 import os
 import re
@@ -36,7 +36,7 @@ NEIGHBOURS = {
 }
 
 
-# faulthandler.disable() puts back what was there before it, and so removes our action too.
+# faulthandler.disable() puts back what was there before it, and so removes ours too.
 OFF = ("off", "off_and_on", "off_before")
 
 

@@ -3,10 +3,8 @@
 import ctypes
 import sys
 
-from torch.utils.data import DataLoader, Dataset
 
-
-class Crashing(Dataset[int]):
+class Crashing:
     """A data set whose first item crashes its reader."""
 
     def __len__(self) -> int:
@@ -18,6 +16,8 @@ class Crashing(Dataset[int]):
 
 
 def main() -> None:
+    from torch.utils.data import DataLoader
+
     for _ in DataLoader(Crashing(), num_workers=1):
         pass
 

@@ -53,13 +53,7 @@ pub fn prepare_python_dump() -> Option<i32> {
         return None;
     }
     let descriptor = DESCRIPTOR.load(Ordering::Relaxed);
-    let known = (
-        DEVICE.load(Ordering::Relaxed),
-        INODE.load(Ordering::Relaxed),
-    );
-    let is_ours = PROCESS.load(Ordering::Relaxed) == sys::process_id()
-        && sys::descriptor_status(descriptor).is_ok_and(|status| status.identity == known);
-    if !is_ours {
+    if !is_ours(descriptor) {
         let fresh = sys::memory_file(c"firstfault")?;
         if fresh != descriptor {
             let moved = sys::duplicate_to(fresh, descriptor);
@@ -69,6 +63,24 @@ pub fn prepare_python_dump() -> Option<i32> {
         remember(descriptor);
     }
     Some(descriptor)
+}
+
+/// Lets the next dump begin where this one began: its failure was none.
+pub fn forget_python_dump() {
+    let descriptor = DESCRIPTOR.load(Ordering::Relaxed);
+    if is_ours(descriptor) {
+        let _ = sys::seek(descriptor, 0, libc::SEEK_SET);
+    }
+}
+
+/// Whether the descriptor still is the memory file of this process.
+fn is_ours(descriptor: i32) -> bool {
+    let known = (
+        DEVICE.load(Ordering::Relaxed),
+        INODE.load(Ordering::Relaxed),
+    );
+    PROCESS.load(Ordering::Relaxed) == sys::process_id()
+        && sys::descriptor_status(descriptor).is_ok_and(|status| status.identity == known)
 }
 
 /// Writes the calling thread's Python stack; returns at once in a thread without one.

@@ -22,6 +22,7 @@ const ASKED: u32 = 0;
 const PARKED: u32 = 1;
 const DUMPED: u32 = 2;
 const FAULTED: u32 = 3;
+const LEFT: u32 = 4;
 
 /// What a thread is to do.
 const WAIT: u32 = 0;
@@ -62,6 +63,12 @@ impl Slot {
         self.state.load(Ordering::Relaxed) != ASKED
     }
 
+    /// The thread goes; nothing of the slot is its own any more.
+    fn leave(&self) {
+        self.state.store(LEFT, Ordering::Release);
+        sys::futex_wake(&self.state);
+    }
+
     /// Returns the range of the thread's text in the dump.
     pub fn dumped(&self) -> core::ops::Range<usize> {
         self.from.load(Ordering::Relaxed)..self.to.load(Ordering::Relaxed)
@@ -99,6 +106,7 @@ pub fn park(signal: libc::c_int, is_crash: impl Fn(libc::c_int) -> bool) {
         return;
     }
     SIGNAL.store(signal, Ordering::Relaxed);
+    forget_earlier();
     // A thread may be born while the others are asked: look again until nobody is new.
     for _ in 0..3 {
         if ask_new_threads(signal) == 0 {
@@ -118,6 +126,33 @@ pub fn park(signal: libc::c_int, is_crash: impl Fn(libc::c_int) -> bool) {
             return;
         }
     }
+}
+
+/// Makes the slots free again after an earlier parking, whose failure was none: its threads have been released.
+fn forget_earlier() {
+    let deadline = sys::clock_ns(libc::CLOCK_MONOTONIC).saturating_add(NEXT_ANSWER_MAX_NS);
+    for slot in slots() {
+        loop {
+            let state = slot.state.load(Ordering::Acquire);
+            if state == LEFT || state == ASKED {
+                break;
+            }
+            if sys::clock_ns(libc::CLOCK_MONOTONIC) > deadline {
+                // It still runs our code with its slot.
+                return;
+            }
+            sys::futex_wait(&slot.state, state, NEXT_ANSWER_MAX_NS);
+        }
+    }
+    for slot in slots() {
+        slot.thread.store(0, Ordering::Relaxed);
+        slot.state.store(ASKED, Ordering::Relaxed);
+        slot.command.store(WAIT, Ordering::Relaxed);
+        slot.from.store(0, Ordering::Relaxed);
+        slot.to.store(0, Ordering::Relaxed);
+    }
+    ANSWERED.store(0, Ordering::Relaxed);
+    USED.store(0, Ordering::Release);
 }
 
 /// Lets every parked thread go on where it was.
@@ -182,6 +217,7 @@ pub unsafe fn take_fault(own_context: *mut c_void) -> bool {
     slot.state.store(FAULTED, Ordering::Release);
     sys::futex_wake(&slot.state);
     wait_for(&slot.command, |command| command == RELEASE);
+    slot.leave();
     // SAFETY: the context was passed to `on_park` in this thread, and its frame is below this one.
     unsafe { context::return_to(slot.context.load(Ordering::Relaxed), own_context) };
     true
@@ -203,6 +239,7 @@ extern "C" fn on_park(_signal: libc::c_int, _info: *mut libc::siginfo_t, context
             sys::futex_wake(&slot.state);
             wait_for(&slot.command, |command| command == RELEASE);
         }
+        slot.leave();
     }
     sys::set_errno(errno);
 }

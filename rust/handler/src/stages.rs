@@ -101,6 +101,8 @@ pub(crate) fn begin(facts: Facts) {
 /// Forgets a capture whose failure was none.
 pub(crate) fn reset() {
     NEXT.store(0, Ordering::Relaxed);
+    OWN_STACK_END.store(0, Ordering::Relaxed);
+    foreign::forget_python_dump();
     OTHERS_USED.store(0, Ordering::Relaxed);
     for (status, microseconds) in STATUS.iter().zip(&MICROSECONDS) {
         status.store(0, Ordering::Relaxed);

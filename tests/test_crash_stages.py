@@ -1,0 +1,133 @@
+"""The handler in trouble: its stages fault, lack descriptors, or meet each other."""
+
+import json
+from collections import Counter
+from pathlib import Path
+from signal import SIGABRT, SIGFPE, SIGILL, SIGSEGV, Signals
+
+import pytest
+
+from crashes import crash, crashed_thread, functions
+
+TOGETHER = {
+    "read_null": (SIGSEGV, SIGSEGV),
+    "c_abort": (SIGSEGV, SIGABRT),
+    "illegal_instruction": (SIGSEGV, SIGILL),
+}
+
+
+def stages(record: dict) -> dict[str, str]:
+    return {stage["name"]: stage["status"] for stage in record["firstfault"]["stages"]}
+
+
+@pytest.mark.parametrize("under", ["activate", "firstfault"])
+def test_all_descriptors_were_closed(directory: Path, under: str) -> None:
+    ours = crash(directory, "threads:3", "close_all", "read_null", under=under)
+    assert (ours.status, ours.files) == (-SIGSEGV, ["error.json"])
+    record = ours.record()
+    assert set(stages(record).values()) == {"ok"}
+    assert "main" in functions(crashed_thread(record))
+
+
+def test_the_dumps_descriptor_belongs_to_somebody_else_now(directory: Path) -> None:
+    ours = crash(directory, "close_all", "reopen_all", "report_files", "read_null")
+    assert (ours.status, ours.files) == (-SIGSEGV, ["error.json", "other.txt"])
+    assert "main" in functions(crashed_thread(ours.record()))
+    assert (directory / "other.txt").read_text() == ""
+
+
+def test_no_descriptor_is_free(directory: Path) -> None:
+    """Nothing can be opened, so there is no file; the process ends as without us."""
+    ours = crash(directory, "use_up_descriptors", "read_null")
+    assert ours.status == -SIGSEGV
+    assert ours.files in ([], ["error.json"])
+    for name in ours.files:
+        assert ours.record(name)
+
+
+@pytest.mark.parametrize(
+    "under",
+    [
+        "activate",
+        pytest.param(
+            "firstfault",
+            marks=pytest.mark.xfail(
+                reason="the interpreter's end disables faulthandler, and with it us"
+            ),
+        ),
+    ],
+)
+def test_after_the_interpreter_is_gone(directory: Path, under: str) -> None:
+    """The dumper reads freed memory then: its own stage may fault, the others not."""
+    ours = crash(directory, "at_exit:read_null", under=under)
+    assert (ours.status, ours.files) == (-SIGSEGV, ["error.json"])
+    record = ours.record()
+    assert record["firstfault"]["signal"]["address"] == "0x10"
+    found = stages(record)
+    assert found.pop("own_python_stack") in ("ok", "fault", "skipped")
+    assert found["minimal"] == found["module"] == "ok"
+    assert "other_python_stacks" in found
+
+
+@pytest.mark.parametrize("fault", TOGETHER)
+@pytest.mark.parametrize("under", ["activate", "firstfault"])
+def test_twenty_threads_crash_at_once(tmp_path: Path, under: str, fault: str) -> None:
+    signals: Counter[Signals] = Counter()
+    for number in range(5):
+        directory = tmp_path / str(number)
+        directory.mkdir()
+        ours = crash(directory, f"together:20:read_null:{fault}", under=under)
+        assert ours.files == ["error.json"]
+        section = ours.record()["firstfault"]
+        # The process dies by the signal that the file tells of.
+        assert section["signal"]["number"] == -ours.status
+        assert Signals(-ours.status) in TOGETHER[fault]
+        assert section["threads_total"] == 21
+        others = section.get("other_crashes", [])
+        assert len(others) <= 16
+        tids = [section["signal"]["tid"], *(other["tid"] for other in others)]
+        assert len(set(tids)) == len(tids)
+        # A thread without Python has no Python stack.
+        found = stages({"firstfault": section})
+        assert found.pop("own_python_stack") == "skipped"
+        assert set(found.values()) == {"ok"}
+        signals[Signals(-ours.status)] += 1
+    assert sum(signals.values()) == 5
+
+
+@pytest.mark.parametrize("fault", ["read_null", "held.read_null"])
+def test_python_threads_crash_at_once(tmp_path: Path, fault: str) -> None:
+    for number in range(5):
+        directory = tmp_path / str(number)
+        directory.mkdir()
+        ours = crash(directory, f"python_together:20:{fault}")
+        assert (ours.status, ours.files) == (-SIGSEGV, ["error.json"])
+        record = ours.record()
+        assert "crashing" in functions(crashed_thread(record))
+        assert record["firstfault"]["threads_total"] > 1
+
+
+def test_two_threads_with_two_signals(tmp_path: Path) -> None:
+    for number in range(10):
+        directory = tmp_path / str(number)
+        directory.mkdir()
+        ours = crash(directory, "together:2:divide_by_zero:illegal_instruction")
+        assert ours.files == ["error.json"]
+        assert ours.status in (-SIGFPE, -SIGILL)
+        record = json.loads((directory / "error.json").read_bytes())
+        assert record["firstfault"]["signal"]["number"] == -ours.status
+        assert record["message"]["errorCode"] == ours.status
+
+
+def test_a_signal_that_python_handled_and_a_crash_after_it(directory: Path) -> None:
+    """The threads were parked for the first, and are again for the second."""
+    steps = ["threads:3", f"kill:{SIGABRT:d}", "report_files", "read_null"]
+    ours = crash(directory, *steps, before=[f"handle:{SIGABRT:d}"])
+    assert (ours.status, ours.files) == (-SIGSEGV, ["error.json"])
+    assert "handled\n[]\n" in ours.stderr
+    record = ours.record()
+    section = record["firstfault"]
+    assert section["threads_total"] == 4
+    assert set(stages(record).values()) == {"ok"}
+    waiting = [t for t in section["threads"] if "waiting" in functions(t)]
+    assert len(waiting) == 3

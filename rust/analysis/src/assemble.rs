@@ -9,6 +9,7 @@ use crate::scan::{Evidence, FileRole, Record, Slot, run_id};
 use crate::schema::DamagedFile;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// A job's evidence, by attempt and rank.
 #[derive(Debug, Default)]
@@ -26,7 +27,7 @@ pub(crate) struct Job {
 /// What one launcher's ranks have in common: its run directory, or the name of its host.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum HostKey {
-    Run(PathBuf),
+    Run(Arc<Path>),
     Name(String),
 }
 
@@ -104,15 +105,16 @@ pub(crate) fn assemble(mut evidence: Evidence, options: &Options) -> Job {
     let mut job = Job::default();
     one_run(&mut evidence, &mut job);
     let numbers = Numbers::of(&evidence);
-    if !numbers.assumed.is_empty() {
-        let names: Vec<_> = numbers
-            .assumed
-            .keys()
-            .take(3)
-            .filter_map(|run| run.file_name())
+    let assumed = numbers.assumed();
+    if !assumed.is_empty() {
+        let names = assumed.iter().take(3).filter_map(|run| run.file_name());
+        let mut runs = names
             .map(|name| name.to_string_lossy())
-            .collect();
-        let runs = names.join(", ");
+            .collect::<Vec<_>>()
+            .join(", ");
+        if assumed.len() > 3 {
+            runs.push_str(&format!(" and {} more", assumed.len() - 3));
+        }
         job.notes.push(format!(
             "ranks below {runs} are numbered by the order of the directories: nothing tells them"
         ));
@@ -147,7 +149,7 @@ pub(crate) fn assemble(mut evidence: Evidence, options: &Options) -> Job {
         };
         let entry = job.rank(attempt, rank, local_rank, host);
         if stated.or(from_slot).is_none() {
-            entry.assumed = true;
+            entry.assumed = !by_name.1;
             entry.nameless = !by_name.1;
             nameless += usize::from(!by_name.1);
         }
@@ -168,17 +170,12 @@ pub(crate) fn assemble(mut evidence: Evidence, options: &Options) -> Job {
             .push(format!("{files} without a rank are numbered as they come"));
     }
     for (file, slot) in std::mem::take(&mut evidence.damaged) {
-        if let Some((attempt, rank)) = slot
+        let of = slot
             .as_ref()
-            .and_then(|slot| Some((slot.attempt, numbers.rank(slot)?)))
-        {
-            if let Some(evidence) = job
-                .attempts
-                .get_mut(&attempt)
-                .and_then(|ranks| ranks.get_mut(&rank))
-            {
-                evidence.damaged.get_or_insert_with(|| file.path.clone());
-            }
+            .and_then(|slot| Some((slot.attempt, numbers.rank(slot)?)));
+        let rank = of.and_then(|(attempt, rank)| job.attempts.get_mut(&attempt)?.get_mut(&rank));
+        if let Some(evidence) = rank {
+            evidence.damaged.get_or_insert_with(|| file.path.clone());
         }
         job.damaged.push(file);
     }
@@ -206,53 +203,54 @@ fn drop_copies(records: &mut Vec<Record>) {
 /// Keeps the run whose failure is the latest.
 fn one_run(evidence: &mut Evidence, job: &mut Job) {
     let mut runs: BTreeMap<String, i64> = BTreeMap::new();
+    // Ten thousand records are of a few runs: their names are made once each.
+    let mut names: HashMap<Arc<Path>, String> = HashMap::new();
     for slot in &evidence.slots {
-        runs.entry(run_id(&slot.key.run)).or_default();
+        names
+            .entry(slot.key.run.clone())
+            .or_insert_with(|| run_id(&slot.key.run));
     }
+    runs.extend(names.values().map(|run| (run.clone(), 0)));
     for record in &evidence.records {
-        let latest = runs.entry(run_of(record)).or_default();
-        *latest = (*latest).max(record.failure.time_ns.unwrap_or(0));
+        let run = run_of(record, &names);
+        let time = record.failure.time_ns.unwrap_or(0);
+        match runs.get_mut(run) {
+            Some(latest) => *latest = (*latest).max(time),
+            None => drop(runs.insert(run.to_owned(), time)),
+        }
     }
-    let latest = runs
+    runs.remove("");
+    let Some(latest) = runs
         .iter()
-        .filter(|(run, _)| !run.is_empty())
-        .max_by_key(|(_, time)| **time);
-    let Some((latest, _)) = latest.map(|(run, time)| (run.clone(), *time)) else {
+        .max_by_key(|(_, time)| **time)
+        .map(|(run, _)| run.clone())
+    else {
         return;
     };
-    let others = runs
-        .keys()
-        .filter(|run| !run.is_empty() && **run != latest)
-        .count();
-    if others > 0 {
-        let text = format!(
-            "files of {} lie below the same paths and were left out; this is run {latest}, the latest",
-            count(others, "other run")
-        );
-        job.notes.push(text);
-        evidence
-            .slots
-            .retain(|slot| run_id(&slot.key.run) == latest);
+    if runs.len() > 1 {
+        let others = count(runs.len() - 1, "other run");
+        job.notes.push(format!("files of {others} lie below the same paths and were left out; this is run {latest}, the latest"));
+        let is_it = |run: &str| run.is_empty() || run == latest;
+        evidence.slots.retain(|slot| is_it(&names[&slot.key.run]));
         evidence
             .records
-            .retain(|record| [latest.as_str(), ""].contains(&run_of(record).as_str()));
-        evidence
-            .damaged
-            .retain(|(_, slot)| slot.as_ref().is_none_or(|slot| run_id(&slot.run) == latest));
+            .retain(|record| is_it(run_of(record, &names)));
+        evidence.damaged.retain(|(_, slot)| {
+            slot.as_ref()
+                .is_none_or(|slot| names.get(&slot.run).is_none_or(|run| is_it(run)))
+        });
     }
     job.run_id = latest;
 }
 
-fn run_of(record: &Record) -> String {
-    let stated = record
-        .failure
-        .section
-        .as_ref()
-        .and_then(|section| section.rank.run_id.clone());
-    match &record.slot {
-        Some(slot) => run_id(&slot.run),
-        None => stated.unwrap_or_default(),
+fn run_of<'a>(record: &'a Record, names: &'a HashMap<Arc<Path>, String>) -> &'a str {
+    if let Some(slot) = &record.slot {
+        return names.get(&slot.run).map_or("", String::as_str);
     }
+    let section = record.failure.section.as_ref();
+    section
+        .and_then(|section| section.rank.run_id.as_deref())
+        .unwrap_or("")
 }
 
 fn attempt_of(record: &Record) -> u32 {
@@ -359,11 +357,11 @@ impl Job {
         evidence.output = slot.output;
         evidence.output_whole = slot.output_whole;
         evidence.output_path = slot.stderr;
-        evidence.assumed |= numbers.assumed.contains_key(&slot.key.run);
+        evidence.assumed |= numbers.is_assumed(&slot.key.run, slot.key.attempt);
     }
 
     fn add_agents(&mut self, agents: &[AgentLog], numbers: &Numbers) {
-        let runs: BTreeSet<PathBuf> = self.all_ranks().filter_map(run).collect();
+        let runs: BTreeSet<Arc<Path>> = self.all_ranks().filter_map(run).collect();
         for agent in agents {
             let last = u32::try_from(agent.failed.len().saturating_sub(1)).unwrap_or(0);
             let stated = agent
@@ -386,7 +384,7 @@ impl Job {
                     .first()
                     .and_then(|entry| entry.rank.checked_sub(entry.local_rank))?;
                 runs.iter().find(|run| {
-                    numbers.base(run, attempt) == Some(base) && !numbers.assumed.contains_key(*run)
+                    numbers.base(run, attempt) == Some(base) && !numbers.is_assumed(run, attempt)
                 })
             };
             let run = by_name.or_else(by_rank);
@@ -426,7 +424,7 @@ impl Job {
                     };
                     let evidence = self.rank(
                         attempt,
-                        base + failed.local_rank,
+                        base.saturating_add(failed.local_rank),
                         Some(failed.local_rank),
                         host.clone(),
                     );
@@ -561,7 +559,7 @@ impl Job {
     }
 }
 
-fn run(rank: &RankEvidence) -> Option<PathBuf> {
+fn run(rank: &RankEvidence) -> Option<Arc<Path>> {
     match &rank.host {
         HostKey::Run(run) => Some(run.clone()),
         HostKey::Name(_) => None,

@@ -329,10 +329,8 @@ impl Attempt<'_> {
             crate::groups::ranges(by.clone())
         )];
         let alone = named.len() == 1;
-        let left_nothing = !self
-            .outcomes
-            .get(&rank)
-            .is_some_and(|outcome| outcome.finding.is_some());
+        let outcome = self.outcomes.get(&rank);
+        let left_nothing = outcome.is_none_or(|outcome| outcome.finding.is_none());
         if left_nothing {
             reasons.push("it left no error of its own".to_owned());
         }

@@ -148,10 +148,9 @@ fn other(log: &mut AgentLog, line: &str, line_number: usize) {
     } else if line.contains("death signal, shutting down workers")
         || line.contains("SignalException: Process ")
     {
-        let end = line.floor_char_boundary(200);
         log.signalled.get_or_insert_with(|| Signalled {
             line: line_number,
-            text: line[..end].to_owned(),
+            text: crate::parse::begin(line, 200).to_owned(),
         });
     }
 }

@@ -4,131 +4,187 @@ use crate::scan::{Evidence, Record, SlotKey};
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// Which rank each worker directory belongs to.
+#[derive(Default)]
 pub(crate) struct Numbers {
-    /// The rank of local rank 0, by run directory and attempt.
-    bases: HashMap<(PathBuf, u32), u32>,
-    /// Run directories whose ranks nothing tells.
-    pub(crate) assumed: BTreeMap<PathBuf, u32>,
+    runs: HashMap<Arc<Path>, Run>,
+}
+
+/// What is known of one run directory.
+#[derive(Default)]
+struct Run {
+    /// The rank of local rank 0, by attempt.
+    bases: BTreeMap<u32, u32>,
+    /// The same where nothing tells it.
+    assumed: Option<u32>,
 }
 
 impl Numbers {
     pub(crate) fn of(evidence: &Evidence) -> Self {
-        let mut bases = HashMap::new();
-        let mut set = |slot: &SlotKey, rank: u32| {
-            // Torchrun numbers the workers of one launcher consecutively.
-            if let Some(base) = rank.checked_sub(slot.local_rank) {
-                bases
-                    .entry((slot.run.clone(), slot.attempt))
-                    .or_insert(base);
-            }
-        };
+        let mut numbers = Self::default();
         for record in &evidence.records {
-            let rank = record
-                .failure
-                .section
-                .as_ref()
-                .and_then(|section| section.rank.rank);
-            if let (Some(slot), Some(rank)) = (&record.slot, rank) {
-                set(slot, rank);
+            let section = record.failure.section.as_ref();
+            if let (Some(slot), Some(rank)) =
+                (&record.slot, section.and_then(|section| section.rank.rank))
+            {
+                numbers.set(slot, rank);
             }
         }
-        let slots: HashMap<PathBuf, &SlotKey> = evidence
-            .slots
-            .iter()
-            .map(|slot| (tail_of(&slot.key), &slot.key))
-            .collect();
-        for entry in evidence.agents.iter().flat_map(|agent| &agent.entries) {
-            let suffix = entry.error_file.as_deref().and_then(last_three);
-            if let Some(slot) = suffix.and_then(|suffix| slots.get(&suffix)) {
-                set(slot, entry.rank);
+        if !evidence.agents.is_empty() {
+            let slots: HashMap<PathBuf, &SlotKey> = evidence
+                .slots
+                .iter()
+                .map(|slot| (tail_of(&slot.key), &slot.key))
+                .collect();
+            for entry in evidence.agents.iter().flat_map(|agent| &agent.entries) {
+                let suffix = entry.error_file.as_deref().and_then(last_three);
+                if let Some(slot) = suffix.and_then(|suffix| slots.get(&suffix)) {
+                    numbers.set(slot, entry.rank);
+                }
             }
         }
         for slot in &evidence.slots {
             if let Some(rank) = slot.printed_rank {
-                set(&slot.key, rank);
+                numbers.set(&slot.key, rank);
             }
         }
-        let mut numbers = Self {
-            bases,
-            assumed: BTreeMap::new(),
-        };
         numbers.by_agents_place(evidence);
         numbers.assume(evidence);
         numbers
     }
 
-    fn knows(&self, run: &Path) -> bool {
-        self.bases.keys().any(|(known, _)| known == run)
+    /// Torchrun numbers the workers of one launcher consecutively.
+    fn set(&mut self, slot: &SlotKey, rank: u32) {
+        if let Some(base) = rank.checked_sub(slot.local_rank) {
+            let run = self.runs.entry(slot.run.clone()).or_default();
+            run.bases.entry(slot.attempt).or_insert(base);
+        }
     }
 
     /// A launcher whose summary names no file, and the only run directory below the log's own directory.
     fn by_agents_place(&mut self, evidence: &Evidence) {
-        let runs: BTreeSet<&PathBuf> = evidence.slots.iter().map(|slot| &slot.key.run).collect();
+        let runs: BTreeSet<&Arc<Path>> = evidence.slots.iter().map(|slot| &slot.key.run).collect();
         for agent in &evidence.agents {
-            let Some(entry) = agent
-                .entries
-                .first()
-                .filter(|_| agent.entries.iter().all(|entry| entry.error_file.is_none()))
-            else {
+            let names_no_file = agent.entries.iter().all(|entry| entry.error_file.is_none());
+            let Some(entry) = agent.entries.first().filter(|_| names_no_file) else {
                 continue;
             };
             let directory = agent
                 .path
                 .parent()
-                .and_then(|parent| std::path::absolute(parent).ok())
-                .unwrap_or_default();
+                .and_then(|parent| std::path::absolute(parent).ok());
+            let directory = directory.unwrap_or_default();
             let mut below = runs
                 .iter()
-                .filter(|run| run.starts_with(&directory) && !self.knows(run));
-            if let (Some(run), None, Some(base)) = (
-                below.next(),
-                below.next(),
-                entry.rank.checked_sub(entry.local_rank),
-            ) {
+                .filter(|run| run.starts_with(&directory) && !self.runs.contains_key(**run));
+            let base = entry.rank.checked_sub(entry.local_rank);
+            if let (Some(run), None, Some(base)) = (below.next(), below.next(), base) {
                 let attempt = u32::try_from(agent.failed.len().saturating_sub(1)).unwrap_or(0);
-                self.bases.insert(((*run).clone(), attempt), base);
+                let run = self.runs.entry((*run).clone()).or_default();
+                run.bases.insert(attempt, base);
             }
         }
     }
 
-    /// What is left: the directories' order, the largest number of workers seen.
-    fn assume(&mut self, evidence: &Evidence) {
-        let mut workers: BTreeMap<&PathBuf, u32> = BTreeMap::new();
+    /// What is left: the order of the directories' names, the largest number of workers seen.
+    fn assume<'e>(&mut self, evidence: &'e Evidence) {
+        let mut workers: BTreeMap<Vec<NamePart<'e>>, (&'e Arc<Path>, u32)> = BTreeMap::new();
+        let mut last: Option<(&Arc<Path>, u32)> = None;
+        let mut note = |run: &'e Arc<Path>, most: u32| {
+            workers.insert(natural(run), (run, most));
+        };
+        // Slots are sorted, so those of one run come one after another.
         for slot in &evidence.slots {
-            let count = workers.entry(&slot.key.run).or_default();
-            *count = (*count).max(slot.key.local_rank + 1);
+            let count = slot.key.local_rank.saturating_add(1);
+            last = match last {
+                Some((run, most)) if *run == slot.key.run => Some((run, most.max(count))),
+                other => {
+                    other.into_iter().for_each(|(run, most)| note(run, most));
+                    Some((&slot.key.run, count))
+                }
+            };
         }
-        let widest = workers.values().copied().max().unwrap_or(1);
-        let taken: BTreeSet<u32> = self.bases.values().copied().collect();
+        last.into_iter().for_each(|(run, most)| note(run, most));
+        let widest = workers.values().map(|(_, most)| *most).max().unwrap_or(1);
+        let taken: BTreeSet<u32> = self
+            .runs
+            .values()
+            .flat_map(|run| run.bases.values())
+            .copied()
+            .collect();
         let mut free = (0..)
             .step_by(widest as usize)
             .filter(|base| !taken.contains(base));
-        for run in workers.keys() {
-            if !self.knows(run) {
-                self.assumed
-                    .extend(free.next().map(|base| ((*run).clone(), base)));
-            }
+        for (run, _) in workers.into_values() {
+            self.runs.entry(run.clone()).or_insert_with(|| Run {
+                assumed: free.next(),
+                ..Run::default()
+            });
         }
     }
 
+    /// Returns whether nothing tells the ranks of a run directory in this attempt: a restart may number them anew.
+    pub(crate) fn is_assumed(&self, run: &Path, attempt: u32) -> bool {
+        self.runs
+            .get(run)
+            .is_none_or(|run| !run.bases.contains_key(&attempt))
+    }
+
+    /// Returns the run directories whose ranks are assumed, in order.
+    pub(crate) fn assumed(&self) -> Vec<&Path> {
+        let mut runs: Vec<&Path> = self
+            .runs
+            .iter()
+            .filter(|(_, run)| run.assumed.is_some())
+            .map(|(path, _)| &**path)
+            .collect();
+        runs.sort_unstable();
+        runs
+    }
+
+    /// Returns the rank of local rank 0: of this attempt where told, else of the first attempt that tells it.
     pub(crate) fn base(&self, run: &Path, attempt: u32) -> Option<u32> {
-        let own = self.bases.get(&(run.to_owned(), attempt)).copied();
-        let other = || {
-            self.bases
-                .iter()
-                .filter(|((known, _), _)| known == run)
-                .min_by_key(|((_, attempt), _)| *attempt)
-        };
-        own.or_else(|| other().map(|(_, &base)| base))
-            .or_else(|| self.assumed.get(run).copied())
+        let run = self.runs.get(run)?;
+        run.bases
+            .get(&attempt)
+            .or(run.bases.values().next())
+            .copied()
+            .or(run.assumed)
     }
 
     pub(crate) fn rank(&self, slot: &SlotKey) -> Option<u32> {
         self.base(&slot.run, slot.attempt)?
             .checked_add(slot.local_rank)
     }
+}
+
+/// A part of a name, so that `node2` comes before `node10`.
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+enum NamePart<'a> {
+    Number(u64, &'a str),
+    Text(&'a str),
+    Bytes(&'a [u8]),
+}
+
+fn natural(path: &Path) -> Vec<NamePart<'_>> {
+    let Some(mut rest) = path.to_str() else {
+        return vec![NamePart::Bytes(path.as_os_str().as_encoded_bytes())];
+    };
+    let mut parts = Vec::new();
+    while let Some(first) = rest.chars().next() {
+        let is_number = first.is_ascii_digit();
+        let end = rest
+            .find(|c: char| c.is_ascii_digit() != is_number)
+            .unwrap_or(rest.len());
+        let (part, tail) = rest.split_at(end);
+        parts.push(part.parse().map_or(NamePart::Text(part), |number| {
+            NamePart::Number(number, part)
+        }));
+        rest = tail;
+    }
+    parts
 }
 
 /// `<run>/attempt_<n>/<local rank>`, by which a launcher's path and ours are the same wherever the files were copied.

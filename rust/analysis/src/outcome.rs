@@ -84,7 +84,7 @@ impl Outcome<'_> {
             .section
             .as_ref()
             .is_some_and(|section| !section.is_final);
-        if provisional && status.is_some_and(|status| is_crash(status)) {
+        if provisional && status.is_some_and(is_crash) {
             // What was recorded in passing is not what it died of.
             self.by_status(true);
             return;

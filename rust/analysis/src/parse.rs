@@ -135,6 +135,15 @@ fn take_section(failure: &mut Failure, section: Map<String, Value>) {
     failure.section = Some(Box::new(section));
 }
 
+/// Returns at most so many bytes of a text, cut between characters.
+pub(crate) fn begin(text: &str, most: usize) -> &str {
+    let mut end = most.min(text.len());
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    &text[..end]
+}
+
 /// Returns `Type: message`, or the one of them that there is.
 pub(crate) fn headline(type_name: &str, message: &str) -> String {
     match (type_name, message) {

@@ -17,6 +17,7 @@ use std::collections::HashMap;
 use std::ffi::OsStr;
 use std::fs::{DirEntry, FileType};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// Directories deeper than this below a path are not entered.
 pub const MAX_DEPTH: usize = 32;
@@ -50,7 +51,7 @@ pub(crate) struct Record {
 /// Which worker directory of torchrun's layout: `<run>/attempt_<n>/<local_rank>`.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct SlotKey {
-    pub(crate) run: PathBuf,
+    pub(crate) run: Arc<Path>,
     pub(crate) attempt: u32,
     pub(crate) local_rank: u32,
 }
@@ -111,7 +112,7 @@ impl Evidence {
 /// [`ErrorKind::Io`](crate::ErrorKind::Io) or [`ErrorKind::NotAFile`](crate::ErrorKind::NotAFile) for one of `paths` itself.
 pub fn scan(paths: &[PathBuf]) -> Result<Evidence, Error> {
     let mut evidence = Evidence::default();
-    for path in paths {
+    for path in outermost(paths) {
         let metadata = std::fs::metadata(path).map_err(|error| Error::io(path, error))?;
         if metadata.is_dir() {
             std::fs::read_dir(path).map_err(|error| Error::io(path, error))?;
@@ -126,15 +127,39 @@ pub fn scan(paths: &[PathBuf]) -> Result<Evidence, Error> {
             ));
         }
     }
-    evidence.records.sort_by(|a, b| a.path.cmp(&b.path));
-    evidence.records.dedup_by(|a, b| a.path == b.path);
+    evidence
+        .records
+        .sort_by(|a, b| a.path.as_os_str().cmp(b.path.as_os_str()));
+    evidence
+        .records
+        .dedup_by(|a, b| a.path.as_os_str() == b.path.as_os_str());
     evidence.slots.sort_by(|a, b| a.key.cmp(&b.key));
     evidence.slots.dedup_by(|a, b| a.key == b.key);
-    evidence.agents.sort_by(|a, b| a.path.cmp(&b.path));
-    evidence.agents.dedup_by(|a, b| a.path == b.path);
+    evidence
+        .agents
+        .sort_by(|a, b| a.path.as_os_str().cmp(b.path.as_os_str()));
+    evidence
+        .agents
+        .dedup_by(|a, b| a.path.as_os_str() == b.path.as_os_str());
     evidence.damaged.sort_by(|a, b| a.0.path.cmp(&b.0.path));
     read_outputs(&mut evidence);
     Ok(evidence)
+}
+
+/// Returns the paths without those that are, or lie below, another one of them.
+fn outermost(paths: &[PathBuf]) -> impl Iterator<Item = &PathBuf> {
+    let real: Vec<PathBuf> = paths
+        .iter()
+        .map(|path| std::fs::canonicalize(path).unwrap_or_else(|_| path.clone()))
+        .collect();
+    paths.iter().enumerate().filter_map(move |(index, path)| {
+        let within = |(other, outer): (usize, &PathBuf)| {
+            other != index
+                && real[index].starts_with(outer)
+                && (real[index] != *outer || other < index)
+        };
+        (!real.iter().enumerate().any(within)).then_some(path)
+    })
 }
 
 /// Where a directory stands in a launcher's layout.
@@ -305,7 +330,7 @@ fn read_outputs(evidence: &mut Evidence) {
             *told.entry(slot.clone()).or_default() |= ranked;
         }
     }
-    let mut known: HashMap<(PathBuf, u32), u32> = HashMap::new();
+    let mut known: HashMap<(Arc<Path>, u32), u32> = HashMap::new();
     for slot in &mut evidence.slots {
         let Some(stderr) = &slot.stderr else { continue };
         let tries = known

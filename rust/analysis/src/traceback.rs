@@ -1,7 +1,9 @@
 //! Reads Python tracebacks and faulthandler's dumps out of text: which exceptions, deepest first, and in which functions.
 
 use crate::failure::Frame;
+use memchr::{memchr, memmem};
 use std::borrow::Cow;
+use std::sync::LazyLock;
 
 /// One exception of a chain, as a traceback prints it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -46,8 +48,15 @@ const CONTEXT: &str = "During handling of the above exception, another exception
 ///
 /// torchrun's `--tee` and torch's own `sys.excepthook` print `[rank3]: `; groups print `  | `.
 pub fn strip_prefixes(text: &str) -> Cow<'_, str> {
-    let labelled = text.lines().any(|line| label(line) > 0);
-    let grouped = text.contains("Exception Group Traceback");
+    static GROUP: LazyLock<memmem::Finder<'_>> =
+        LazyLock::new(|| memmem::Finder::new("Exception Group Traceback"));
+    let bytes = text.as_bytes();
+    // A label stands before every line, so a bare traceback has none further down.
+    let bare = text.starts_with(START);
+    let bracketed =
+        !bare && (bytes.first() == Some(&b'[') || memmem::find(bytes, b"\n[").is_some());
+    let labelled = bracketed && text.lines().any(|line| label(line) > 0);
+    let grouped = GROUP.find(bytes).is_some();
     if !labelled && !grouped {
         return Cow::Borrowed(text);
     }
@@ -129,6 +138,15 @@ enum Link {
 
 impl<'a> Reader<'a> {
     fn line(&mut self, text: &'a str, (start, line): (usize, &'a str)) {
+        if let (Some(current), None, true) =
+            (&mut self.current, self.message, line.starts_with("  "))
+        {
+            // Frames are indented by two; deeper is the source, which may say anything.
+            current
+                .frames
+                .extend(line.get(2..).and_then(|rest| frame(rest, ", in ")));
+            return;
+        }
         let trimmed = line.trim();
         if trimmed == CAUSE || trimmed == CONTEXT {
             self.finish(text);
@@ -147,9 +165,7 @@ impl<'a> Reader<'a> {
             self.link = Link::Leaf;
         } else if let Some(current) = &mut self.current {
             match self.message {
-                None if line.starts_with(' ') || trimmed.is_empty() => {
-                    current.frames.extend(frame(trimmed, ", in "));
-                }
+                None if line.starts_with(' ') || trimmed.is_empty() => {}
                 None => {
                     let end = start + line.len();
                     let (type_name, _) = split(line);
@@ -220,7 +236,7 @@ impl<'a> Iterator for Lines<'a> {
 
     fn next(&mut self) -> Option<Self::Item> {
         let rest = self.text.get(self.at..).filter(|rest| !rest.is_empty())?;
-        let length = memchr::memchr(b'\n', rest.as_bytes()).unwrap_or(rest.len());
+        let length = memchr(b'\n', rest.as_bytes()).unwrap_or(rest.len());
         let start = self.at;
         self.at += length + 1;
         Some((
@@ -233,12 +249,15 @@ impl<'a> Iterator for Lines<'a> {
 /// Reads `File "train.py", line 33, in main`; faulthandler has no comma before `in`.
 fn frame<'a>(trimmed: &'a str, before_function: &str) -> Option<FrameRef<'a>> {
     let rest = trimmed.strip_prefix("File \"")?;
-    let (file, rest) = rest.split_once("\", line ")?;
-    let (line, function) = rest.split_once(before_function)?;
+    let (file, rest) = rest.split_at(memchr(b'"', rest.as_bytes())?);
+    let rest = rest.strip_prefix("\", line ")?;
+    let digits = rest.bytes().take_while(u8::is_ascii_digit).count();
+    let (line, rest) = rest.split_at(digits);
+    let function = rest.strip_prefix(before_function)?.trim_end();
     Some(FrameRef {
         file,
         line: line.parse().ok()?,
-        function: function.trim_end(),
+        function,
     })
 }
 

@@ -5,6 +5,7 @@ use crate::assemble::{Job, assemble};
 use crate::decide::{Attempt, Decision, Subject, count};
 use crate::groups::{Fingerprint, ranges};
 use crate::outcome::{End, Outcome, describe, outcome};
+use crate::parse::begin;
 use crate::scan::Evidence;
 use crate::schema::{self, Confidence, Example, Group, Ranks, Report, RootCause, Suspect};
 use rayon::prelude::*;
@@ -12,6 +13,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// At most so many further failures and suspects are listed one by one.
 const MAX_LISTED: usize = 16;
+
+/// Ranks from here on are not missed when nothing of them is found.
+const MAX_WORLD: u32 = 1 << 20;
 
 /// Returns the report on the evidence. Pure: the same evidence gives the same report.
 pub fn judge(evidence: Evidence, options: &Options) -> Report {
@@ -102,7 +106,8 @@ fn attempt(job: &Job, number: u32) -> Attempt<'_> {
         .into_iter()
         .map(|outcome| (outcome.evidence.rank, outcome))
         .collect();
-    let missing: BTreeSet<u32> = (0..job.world_size)
+    // A number of ranks beyond any machine is a mistake in a file, not a list to write out.
+    let missing: BTreeSet<u32> = (0..job.world_size.min(MAX_WORLD))
         .filter(|rank| !ranks.contains_key(rank))
         .collect();
     Attempt {
@@ -206,7 +211,7 @@ fn example(outcome: &Outcome<'_>) -> Example {
     });
     Example {
         rank: Some(outcome.evidence.rank),
-        message: message[..message.floor_char_boundary(4096)].to_owned(),
+        message: begin(message, 4096).to_owned(),
         location: outcome.location(&frames),
         frames: frames
             .iter()
@@ -219,7 +224,7 @@ fn example(outcome: &Outcome<'_>) -> Example {
 
 fn first_line(text: &str) -> String {
     let line = text.lines().next().unwrap_or("").trim_end();
-    line[..line.floor_char_boundary(500)].to_owned()
+    begin(line, 500).to_owned()
 }
 
 fn host_of(attempt: &Attempt<'_>, rank: u32) -> String {
@@ -360,13 +365,13 @@ fn evidence(
         if let Some(damaged) = &outcome.evidence.damaged {
             lines.push(format!("its error file is damaged: {damaged}"));
         }
-        if let Some(record) = &outcome.evidence.record {
-            if first_line(&record.failure.message) != first_line(&outcome.title) {
-                lines.push(format!(
-                    "it left main as: {}",
-                    first_line(&record.failure.message)
-                ));
-            }
+        let message = outcome
+            .evidence
+            .record
+            .as_ref()
+            .map(|record| first_line(&record.failure.message));
+        if let Some(message) = message.filter(|message| *message != first_line(&outcome.title)) {
+            lines.push(format!("it left main as: {message}"));
         }
     }
     lines.extend(decision.reasons.iter().cloned());

@@ -91,7 +91,7 @@ pub(super) fn slot(absolute: &Path) -> Option<SlotKey> {
     let local_rank = absolute.file_name()?.to_str()?.parse().ok()?;
     let attempt = absolute.parent()?;
     Some(SlotKey {
-        run: attempt.parent()?.to_owned(),
+        run: attempt.parent()?.into(),
         attempt: attempt_of(attempt)?,
         local_rank,
     })

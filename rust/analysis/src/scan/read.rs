@@ -1,6 +1,7 @@
 //! Bounded reads: no file costs more than its stated limit, and small ones cost one open, two reads, one close.
 
 use crate::error::Error;
+use crate::parse::begin;
 use std::cell::RefCell;
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
@@ -59,7 +60,7 @@ fn fill(file: &mut File, buffer: &mut [u8]) -> io::Result<usize> {
 pub(super) fn log(path: &Path) -> io::Result<String> {
     let mut text = head(path, MAX_LOG_BYTES)?;
     if text.len() >= MAX_LOG_BYTES {
-        let first = text.floor_char_boundary(MAX_LOG_BYTES / 16);
+        let first = begin(&text, MAX_LOG_BYTES / 16).len();
         text.truncate(first);
         text.push('\n');
         text.push_str(&tail(path, MAX_LOG_BYTES - first)?);

@@ -177,6 +177,16 @@ class Steps:
             os.dup2(other, number)
 
     @staticmethod
+    def other_file(name: str) -> None:
+        """Write a file as another process would, after this one began."""
+        path = Path(os.environ["TORCHELASTIC_ERROR_FILE"]).parent / name
+        path.write_text("other")
+
+    @staticmethod
+    def remove(directory: str) -> None:
+        os.rmdir(directory)
+
+    @staticmethod
     def use_up_descriptors() -> None:
         limit = 64
         hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]

@@ -1,0 +1,381 @@
+"""The one writer: complete or absent, the first final one wins, nothing is lost."""
+
+import ctypes
+import faulthandler
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from signal import SIGSEGV
+
+import pytest
+
+from conftest import PROGRAMS, clean_environment, read_record
+from crashes import crash, faults_library, missing
+from firstfault import _native
+
+RANKS = 8
+IN_PLACE_MAX = 4096
+
+
+def in_mount_namespace(script: str) -> list[str]:
+    """Return what to put before a command to run it after mounting something."""
+    done = subprocess.run(["unshare", "-m", "true"], capture_output=True, check=False)
+    if done.returncode:
+        missing("private mount namespaces")
+    return ["unshare", "-m", "sh", "-ec", f'{script}\nexec "$@"', "sh"]
+
+
+@pytest.mark.parametrize("way", ["exception", "crash", "both"])
+def test_ranks_race_for_one_path(tmp_path: Path, way: str) -> None:
+    command = [
+        sys.executable,
+        PROGRAMS / "racers.py",
+        faults_library(),
+        way,
+        str(RANKS),
+    ]
+    for number in range(20):
+        directory = tmp_path / str(number)
+        directory.mkdir()
+        done = subprocess.run(
+            [*command, directory],
+            env=clean_environment(),
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=True,
+        )
+        pids = set(map(int, done.stdout.split()))
+        assert len(pids) == RANKS
+        winner = json.loads((directory / "error.json").read_bytes())
+        won = winner["firstfault"]["process"]["pid"]
+        assert won in pids
+        names = {f"error.{pid}.json" for pid in pids - {won}} | {"error.json"}
+        assert {path.name for path in directory.iterdir()} == names
+        for pid in pids - {won}:
+            loser = json.loads((directory / f"error.{pid}.json").read_bytes())
+            assert loser["firstfault"]["process"]["pid"] == pid
+
+
+def test_an_empty_file_is_replaced(directory: Path) -> None:
+    (directory / "error.json").touch()
+    ours = crash(directory, "read_null")
+    assert ours.files == ["error.json"]
+    assert ours.record()
+
+
+def test_an_older_file_is_replaced_and_kept_beside(directory: Path) -> None:
+    path = directory / "error.json"
+    path.write_text("of an earlier attempt")
+    os.utime(path, (1_000_000, 1_000_000))
+    ours = crash(directory, "read_null")
+    assert ours.files == [f"error.{ours.pid}.replaced.json", "error.json"]
+    assert ours.record()
+    assert (directory / ours.files[0]).read_text() == "of an earlier attempt"
+
+
+def test_a_younger_file_of_another_keeps_its_name(directory: Path) -> None:
+    ours = crash(directory, "other_file:error.json", "read_null")
+    assert ours.files == [f"error.{ours.pid}.json", "error.json"]
+    assert (directory / "error.json").read_text() == "other"
+    record = ours.record(ours.files[0])
+    assert record["firstfault"]["stages"][0]["status"] == "ok"
+
+
+def test_a_planted_symbolic_link_is_not_followed(
+    directory: Path, tmp_path: Path
+) -> None:
+    victim = tmp_path / "victim"
+    victim.write_text("untouched")
+    (directory / "error.json").symlink_to(victim)
+    ours = crash(directory, "read_null")
+    assert victim.read_text() == "untouched"
+    assert victim.stat().st_size == 9
+    assert ours.status == -SIGSEGV
+    assert (directory / "error.json").is_symlink()
+    assert ours.record(f"error.{ours.pid}.json")
+
+
+def test_a_link_to_nowhere_is_not_followed(directory: Path, tmp_path: Path) -> None:
+    (directory / "error.json").symlink_to(tmp_path / "nowhere")
+    ours = crash(directory, "read_null")
+    assert not (tmp_path / "nowhere").exists()
+    assert ours.record(f"error.{ours.pid}.json")
+
+
+@pytest.mark.parametrize("content", ["", "x" * 4096])
+def test_a_mount_point_is_written_in_place(
+    directory: Path, tmp_path: Path, content: str
+) -> None:
+    """As kubelet mounts a pod's termination log, which it reads 4096 bytes of."""
+    log = tmp_path / "termination-log"
+    log.write_text(content)
+    os.utime(log, (1_000_000, 1_000_000))
+    (directory / "error.json").touch()
+    mount = in_mount_namespace(f"mount --bind {log} {directory}/error.json")
+    ours = crash(directory, "threads:3", "read_null", prefix=mount)
+    assert ours.status == -SIGSEGV
+    assert ours.files == ["error.json"]
+    written = log.read_bytes()
+    assert len(written) <= IN_PLACE_MAX
+    record = read_record(log)
+    assert record["message"]["message"].startswith("SIGSEGV")
+    assert record["firstfault"]["kind"] == "signal"
+    assert "in main" in record["message"]["extraInfo"]["py_callstack"]
+
+
+def test_a_mount_point_is_empty_after_a_recovered_fault(
+    directory: Path, tmp_path: Path
+) -> None:
+    log = tmp_path / "termination-log"
+    log.touch()
+    (directory / "error.json").touch()
+    mount = in_mount_namespace(f"mount --bind {log} {directory}/error.json")
+    before = [f"install:0:{SIGSEGV:d}"]
+    ours = crash(directory, "touch:10", under="activate", before=before, prefix=mount)
+    assert (ours.status, ours.files, log.read_text()) == (0, ["error.json"], "")
+
+
+@pytest.mark.parametrize("value", ["", "/dev/null", None])
+def test_no_file_is_wanted(directory: Path, value: str | None) -> None:
+    ours = crash(directory, "read_null", env={"TORCHELASTIC_ERROR_FILE": value})
+    assert (ours.status, ours.files) == (-SIGSEGV, [])
+    assert sorted(path.name for path in directory.parent.iterdir()) == ["errors"]
+    assert Path("/dev/null").is_char_device()
+
+
+@pytest.mark.parametrize("wanted", [True, False])
+def test_the_archive_directory(directory: Path, tmp_path: Path, wanted: bool) -> None:
+    archive = tmp_path / "archive"
+    environment = {
+        "FIRSTFAULT_DIR": str(archive),
+        "TORCHELASTIC_RUN_ID": "job/../7",
+        "TORCHELASTIC_RESTART_COUNT": "2",
+        "RANK": "3",
+        **({} if wanted else {"TORCHELASTIC_ERROR_FILE": None}),
+    }
+    ours = crash(directory, "read_null", env=environment)
+    host = os.uname().nodename
+    path = archive / "job_.._7" / "attempt_2" / f"rank_3.{host}.{ours.pid}.json"
+    assert [p for p in archive.rglob("*") if p.is_file()] == [path]
+    record = read_record(path)
+    assert record["firstfault"]["rank"]["rank"] == 3
+    assert ours.files == (["error.json"] if wanted else [])
+    if wanted:
+        assert ours.record()["firstfault"]["signal"] == record["firstfault"]["signal"]
+
+
+def test_the_archive_without_a_job(directory: Path, tmp_path: Path) -> None:
+    ours = crash(
+        directory,
+        "fork:read_null",
+        "read_null",
+        env={"FIRSTFAULT_DIR": str(tmp_path / "archive")},
+    )
+    found = [p for p in (tmp_path / "archive").rglob("*") if p.is_file()]
+    stem = f"no_rank.{os.uname().nodename}.{ours.pid}"
+    assert {path.parent.relative_to(tmp_path / "archive") for path in found} == {
+        Path("no_run/attempt_0")
+    }
+    own, child = sorted(path.name for path in found)[::-1]
+    assert own == f"{stem}.json"
+    assert child.startswith(f"{stem}.{ours.pid}.child_")
+
+
+def test_one_bad_place_does_not_cost_the_other(directory: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    ours = crash(
+        directory, "read_null", env={"FIRSTFAULT_DIR": str(tmp_path / "file" / "below")}
+    )
+    assert (ours.status, ours.files) == (-SIGSEGV, ["error.json"])
+    assert "Not a directory" in ours.stderr
+    assert ours.record()
+
+
+def test_it_can_be_switched_off(directory: Path, tmp_path: Path) -> None:
+    (tmp_path / "theirs").mkdir()
+    theirs = crash(tmp_path / "theirs", "threads:2", "read_null", under="nothing")
+    ours = crash(directory, "threads:2", "read_null", env={"FIRSTFAULT_DISABLE": "1"})
+    assert (ours.status, ours.files) == (theirs.status, [])
+    assert ours.stderr == theirs.stderr == ""
+
+
+def test_secrets_in_the_command_line_are_not_recorded(directory: Path) -> None:
+    # Steps that nobody executes: they follow the fault.
+    rest = ["--api-key=k3y", "--password", "pa55", "--hf_token=t0k", "--lr=0.1"]
+    ours = crash(directory, "read_null", *rest)
+    text = (directory / "error.json").read_text()
+    assert not any(secret in text for secret in ("k3y", "pa55", "t0k"))
+    argv = ours.record()["firstfault"]["process"]["argv"]
+    assert len(argv) == len(rest) + 6
+    assert argv[-1] == "--lr=0.1"
+
+
+def test_a_relative_path_stays_where_it_was(directory: Path, tmp_path: Path) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    ours = crash(
+        directory,
+        f"chdir:{elsewhere}",
+        "read_null",
+        env={"TORCHELASTIC_ERROR_FILE": "errors/error.json"},
+        cwd=tmp_path,
+    )
+    assert (ours.status, ours.files) == (-SIGSEGV, ["error.json"])
+    assert list(elsewhere.iterdir()) == []
+
+
+def test_a_changed_environment_changes_nothing(directory: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other.json"
+    steps = [f"setenv:TORCHELASTIC_ERROR_FILE:{other}", "setenv:RANK:9", "read_null"]
+    ours = crash(directory, *steps, env={"RANK": "1"})
+    assert ours.files == ["error.json"]
+    assert not other.exists()
+    assert ours.record()["firstfault"]["rank"]["rank"] == 1
+
+
+def test_the_directory_is_gone(directory: Path, tmp_path: Path) -> None:
+    ours = crash(directory, f"remove:{directory}", "read_null")
+    assert ours.status == -SIGSEGV
+    assert not directory.exists()
+
+
+def test_a_dead_writers_temporary_file_is_swept_at_the_next_start(
+    directory: Path,
+) -> None:
+    child = subprocess.Popen(["true"])
+    child.wait()
+    for pid in child.pid, os.getpid():
+        (directory / f"error.json.{pid}.{pid}.tmp").touch()
+    ours = crash(directory, "exit:0")
+    assert ours.files == [f"error.json.{os.getpid()}.{os.getpid()}.tmp"]
+
+
+def test_a_full_disk_leaves_nothing_half(directory: Path) -> None:
+    mount = in_mount_namespace(
+        f"mount -t tmpfs -o size=16k none {directory}\n"
+        f"head -c 16384 /dev/zero > {directory}/filler || true\n"
+        f'"$@" & wait $! && status=0 || status=$?\n'
+        f"ls {directory} >&2\n"
+        "exit $status\n"
+    )
+    ours = crash(directory, "threads:3", "read_null", prefix=mount)
+    assert ours.status == 128 + SIGSEGV
+    assert ours.stderr.splitlines()[-1] == "filler"
+
+
+def test_the_first_record_stays_when_the_second_does_not_fit(directory: Path) -> None:
+    mount = in_mount_namespace(
+        f"mount -t tmpfs -o size=16k none {directory}\n"
+        f"head -c 8192 /dev/zero > {directory}/filler\n"
+        f'"$@" & wait $! && status=0 || status=$?\n'
+        f"ls {directory} >&2; cat {directory}/error.json\n"
+        "exit $status\n"
+    )
+    ours = crash(directory, "threads:50", "read_null", prefix=mount)
+    assert ours.status == 128 + SIGSEGV
+    assert ours.stderr.splitlines()[-2:] == ["error.json", "filler"]
+    record = json.loads(ours.stdout)
+    assert record["firstfault"]["signal"]["address"] == "0x10"
+
+
+def test_a_limit_of_the_file_size_leaves_nothing_half(directory: Path) -> None:
+    ours = crash(directory, "no_large_files", "read_null")
+    assert (ours.status, ours.files) == (-SIGSEGV, [])
+
+
+PTRACE_SYSCALL, PTRACE_CONT = 24, 7
+
+
+def stopped(pid: int) -> int | None:
+    """Return the signal that a traced child stopped by, None when it has ended."""
+    _, status = os.waitpid(pid, 0)
+    return os.WSTOPSIG(status) if os.WIFSTOPPED(status) else None
+
+
+@pytest.mark.parametrize("place", ["new", "old", "beside"])
+def test_killed_before_each_system_call_the_file_is_whole_or_absent(
+    tmp_path: Path, place: str
+) -> None:
+    """What others see of a process changes only at its system calls."""
+    ptrace = ctypes.CDLL(None, use_errno=True).ptrace
+    ptrace.argtypes = [ctypes.c_long, ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p]
+    directory = tmp_path / "errors"
+    seen: set[tuple[str, ...]] = set()
+    for steps in range(10_000):
+        directory.mkdir(exist_ok=True)
+        for path in directory.iterdir():
+            path.unlink()
+        if place == "old":
+            (directory / "error.json").write_text("old")
+            os.utime(directory / "error.json", (1_000_000, 1_000_000))
+        pid = os.fork()
+        if pid == 0:
+            crash_when_traced(ptrace, directory / "error.json", place)
+        ended = None
+        while (number := stopped(pid)) != SIGSEGV:
+            assert number is not None, "ended before its fault"
+            ptrace(PTRACE_CONT, pid, None, number)
+        deliver: int | None = SIGSEGV
+        for _ in range(steps):
+            if ptrace(PTRACE_SYSCALL, pid, None, deliver) < 0:
+                missing("ptrace(2)")
+            number = stopped(pid)
+            if number is None:
+                ended = True
+                break
+            deliver = None if number == signal.SIGTRAP else number
+        if not ended:
+            os.kill(pid, signal.SIGKILL)
+            assert stopped(pid) is None
+        names = []
+        for path in sorted(directory.iterdir()):
+            name = path.name.replace(str(pid), "PID")
+            names.append(name)
+            content = path.read_bytes()
+            if content in (b"old", b"other") or path.suffix == ".tmp":
+                continue
+            section = json.loads(content)["firstfault"]
+            assert section["signal"]["number"] == SIGSEGV
+            names.append("enriched" if "stages" in section else "minimal")
+        seen.add(tuple(names))
+        if ended:
+            break
+    assert steps > 50
+    states = {
+        "new": {(), ("error.json", "minimal"), ("error.json", "enriched")},
+        "old": {
+            ("error.json",),
+            ("error.PID.replaced.json",),
+            ("error.PID.replaced.json", "error.json", "minimal"),
+            ("error.PID.replaced.json", "error.json", "enriched"),
+        },
+        "beside": {
+            ("error.json",),
+            ("error.PID.json", "minimal", "error.json"),
+            ("error.PID.json", "enriched", "error.json"),
+        },
+    }[place]
+    whole = {names for names in seen if not any(n.endswith(".tmp") for n in names)}
+    assert whole == states
+    # A writer that is killed between two steps leaves a temporary file; the next start
+    # removes it.
+    for names in seen - whole:
+        assert sum(name.endswith(".tmp") for name in names) == 1
+
+
+def crash_when_traced(ptrace: object, path: Path, place: str) -> None:
+    """Fault in a forked child of this process, which itself is not activated."""
+    try:
+        # pytest's, which would write as often as this child dies.
+        faulthandler.disable()
+        _native.activate(error_file=str(path), entrypoint=None, argv=[])
+        if place == "beside":
+            path.write_text("other")
+        ptrace(0, 0, None, None)  # type: ignore[operator]
+        ctypes.CDLL(str(faults_library())).read_null()
+    finally:
+        os._exit(1)

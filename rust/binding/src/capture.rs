@@ -1,5 +1,6 @@
 //! What runs in a worker: activation, identity, and the one writer.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 
 use firstfault_capture as capture;
@@ -89,20 +90,15 @@ pub(crate) fn commit(
     compact: &[u8],
     r#final: bool,
     copy: bool,
-) -> Result<Option<PathBuf>> {
+) -> Result<Option<OsString>> {
     let strength = if r#final {
         Strength::Final
     } else {
         Strength::Provisional
     };
     guard(|| {
-        Ok(capture::commit(
-            error_file.as_deref(),
-            record,
-            compact,
-            strength,
-            copy,
-        )?)
+        let written = capture::commit(error_file.as_deref(), record, compact, strength, copy)?;
+        Ok(written.map(PathBuf::into_os_string))
     })
 }
 

@@ -50,7 +50,8 @@ impl From<Error> for PyErr {
                     .next()
                     .unwrap_or_default()
                     .to_owned();
-                PyOSError::new_err((*errno, reason, path.clone()))
+                // As text: a Path would load pathlib, which a process out of descriptors cannot, and PyO3 aborts then.
+                PyOSError::new_err((*errno, reason, path.as_os_str().to_owned()))
             }
             _ => error.into(),
         }

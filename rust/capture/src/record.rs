@@ -2,7 +2,7 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::Mutex;
+use std::sync::{Mutex, PoisonError};
 
 use firstfault_format::{env, files};
 use firstfault_handler::commit::{self, Content, Outcome, Paths, Strength};
@@ -15,12 +15,13 @@ use crate::target::{self, Claim, Target};
 /// The places of this process: kept for its life, because they know which files are its own.
 static PLACES: Mutex<Vec<&'static Place<'static>>> = Mutex::new(Vec::new());
 
+/// Room for paths, made before memory is short.
+static PATHS: Mutex<Paths> = Mutex::new(Paths::new());
+
 /// Returns the one place of a target, made at its first use.
 pub(crate) fn place(target: &Target) -> io::Result<&'static Place<'static>> {
     use std::os::unix::ffi::OsStrExt;
-    let mut places = PLACES
-        .lock()
-        .unwrap_or_else(std::sync::PoisonError::into_inner);
+    let mut places = PLACES.lock().unwrap_or_else(PoisonError::into_inner);
     let wanted = target.error.as_os_str().as_bytes();
     if let Some(place) = places
         .iter()
@@ -83,7 +84,9 @@ pub fn commit(
     if strength == Strength::Provisional {
         precede_crash(record);
     }
-    let mut paths = Box::new(Paths::new());
+    let mut paths = PATHS.lock().unwrap_or_else(PoisonError::into_inner);
+    // Nobody overwrites a child's record.
+    let copy = copy && parent.is_none();
     let mut written = None;
     for target in &targets {
         match commit_to(target, strength, &mut content, copy, &mut paths) {
@@ -140,7 +143,7 @@ pub fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
         whole: bytes,
         compact: bytes,
     };
-    let mut paths = Box::new(Paths::new());
+    let mut paths = PATHS.lock().unwrap_or_else(PoisonError::into_inner);
     commit::replace(place(&target)?, &this_process(), &mut content, &mut paths)
         .map(drop)
         .map_err(|errno| target::named(&io::Error::from_raw_os_error(errno), path))
@@ -161,9 +164,7 @@ const PRECEDING_MAX: usize = 8;
 
 /// Lets a later crash record say what was recorded before it and survived.
 fn precede_crash(record: &[u8]) {
-    let mut preceding = PRECEDING
-        .lock()
-        .unwrap_or_else(std::sync::PoisonError::into_inner);
+    let mut preceding = PRECEDING.lock().unwrap_or_else(PoisonError::into_inner);
     let Ok(record) = serde_json::from_slice::<serde_json::Value>(record) else {
         return;
     };

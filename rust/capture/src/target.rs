@@ -66,7 +66,11 @@ impl Claim {
     /// Returns the ID of the process whose claim this one inherited, or `None` where it stands for itself.
     pub(crate) fn inherited_from(&self, inherited: Option<&str>) -> Option<i32> {
         let inherited = Claim::parse(inherited?)?;
-        let itself = inherited.pid == self.pid && inherited.start_ticks == self.start_ticks;
+        // A process without free descriptors cannot read when it started: 0 is unknown and fits any.
+        let same_start = inherited.start_ticks == self.start_ticks
+            || inherited.start_ticks == 0
+            || self.start_ticks == 0;
+        let itself = inherited.pid == self.pid && same_start;
         let same_rank = inherited.rank == self.rank && inherited.error_file == self.error_file;
         (!itself && same_rank).then_some(inherited.pid)
     }
@@ -329,6 +333,15 @@ mod tests {
             ..parent.clone()
         };
         assert_eq!(ranked.inherited_from(Some(&text)), None);
+        let blind = Claim {
+            start_ticks: 0,
+            ..parent.clone()
+        };
+        assert_eq!(
+            blind.inherited_from(Some(&text)),
+            None,
+            "who cannot read its start is not its own child"
+        );
         let reused = Claim {
             start_ticks: 9,
             ..parent.clone()

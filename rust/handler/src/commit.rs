@@ -5,9 +5,10 @@
 //! own earlier record is replaced by rename(2). Only a target that cannot be renamed, a mount point, is written in
 //! place. Everything that loses goes beside: `<stem>.<pid>.json`.
 
+use core::ffi::CStr;
 use core::sync::atomic::Ordering;
 
-use firstfault_format::files;
+use firstfault_format::{SECTION, files};
 
 use crate::path::PathBuffer;
 use crate::place::{
@@ -177,8 +178,10 @@ fn settle(
                 }
                 break;
             }
-            Ok(status) if status.is_regular() && is_stale(&status, process) => {
-                match displace(place, process, paths) {
+            Ok(status)
+                if status.is_regular() && is_replaceable(place.error(), &status, process, new) =>
+            {
+                match displace(place, process, new, paths) {
                     Ok(()) => {}
                     Err(libc::EBUSY) => return in_place(place, content),
                     // Another process was faster: look again.
@@ -193,13 +196,48 @@ fn settle(
     publish_beside(place, process, temporary, paths)
 }
 
-/// An empty file says nothing, and one older than this process says nothing about it.
-fn is_stale(status: &FileStatus, process: &Process) -> bool {
-    status.size == 0 || status.modified_ns < process.start_time_ns
+/// An empty file says nothing, and one older than this process says nothing about it. A final record also takes the
+/// place of one that another recorder wrote: what that one saw did not end the process, for it still runs.
+fn is_replaceable(path: &CStr, status: &FileStatus, process: &Process, new: u8) -> bool {
+    let is_stale = status.size == 0 || status.modified_ns < process.start_time_ns;
+    is_stale || (new == FINAL && !is_record_of_ours(path))
+}
+
+/// Returns whether a file has our section; one that cannot be read is left alone.
+fn is_record_of_ours(path: &CStr) -> bool {
+    let flags = libc::O_RDONLY | libc::O_NOFOLLOW | libc::O_NONBLOCK;
+    let Ok(descriptor) = sys::open(path, flags, 0) else {
+        return true;
+    };
+    // A quotation mark inside a JSON string is escaped, so the quoted name is a key (or a string of its own).
+    let key = [b"\"", SECTION.as_bytes(), b"\""];
+    let mut rest = key.iter().copied().flatten().copied();
+    let mut buffer = [0_u8; 1024];
+    let mut found = false;
+    while let Ok(count @ 1..) = sys::read(descriptor, &mut buffer)
+        && !found
+    {
+        for byte in buffer.iter().take(count) {
+            let wanted = rest.next();
+            if wanted != Some(*byte) {
+                // The mark stands only at the two ends of the key, so a mismatch can at most begin it anew.
+                rest = key.iter().copied().flatten().copied();
+                if *byte == b'"' {
+                    rest.next();
+                }
+            }
+            if rest.clone().next().is_none() {
+                found = true;
+                break;
+            }
+        }
+    }
+    sys::close(descriptor);
+    found
 }
 
 /// Moves what is at the error file's path out of the way, and keeps it unless it is empty.
-fn displace(place: &Place<'_>, process: &Process, paths: &mut Paths) -> Result<(), Errno> {
+fn displace(place: &Place<'_>, process: &Process, new: u8, paths: &mut Paths) -> Result<(), Errno> {
     let replaced = paths
         .beside
         .start(place.stem().to_bytes())
@@ -213,7 +251,7 @@ fn displace(place: &Place<'_>, process: &Process, paths: &mut Paths) -> Result<(
     if status.size == 0 {
         return sys::unlink(replaced);
     }
-    if !is_stale(&status, process) {
+    if !is_replaceable(replaced, &status, process, new) {
         // Between the look and the rename somebody committed a record: it was first, so it gets its name back.
         let _ = sys::link(replaced, place.error());
         return sys::unlink(replaced);

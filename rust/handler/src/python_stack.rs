@@ -22,11 +22,9 @@ pub fn frames(text: &[u8]) -> impl Iterator<Item = Frame<'_>> {
 fn frame(line: &[u8]) -> Option<Frame<'_>> {
     let rest = line.strip_prefix(b"  File ")?;
     // The file's name may hold anything but a line end: what comes after it is found from the right.
-    let separator = rfind(rest, b", line ")?;
-    let (file, rest) = rest.split_at(separator);
-    let (number, function) = rest
-        .strip_prefix(b", line ")?
-        .split_at(find(rest.strip_prefix(b", line ")?, b" in ")?);
+    let (file, rest) = rest.split_at_checked(rfind(rest, b", line ")?)?;
+    let rest = rest.strip_prefix(b", line ")?;
+    let (number, function) = rest.split_at_checked(find(rest, b" in ")?)?;
     Some(Frame {
         file: file
             .strip_prefix(b"\"")

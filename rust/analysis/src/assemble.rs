@@ -5,11 +5,10 @@ use crate::decide::count;
 use crate::failure::Section;
 use crate::logs::{AgentLog, Signalled};
 use crate::numbers::{Numbers, last_three, loose_ranks};
-use crate::scan::{Evidence, FileRole, Record, Slot, run_id};
+use crate::scan::{Evidence, FileRole, Record, RunPath, Slot, run_id};
 use crate::schema::DamagedFile;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 /// A job's evidence, by attempt and rank.
 #[derive(Debug, Default)]
@@ -27,7 +26,7 @@ pub(crate) struct Job {
 /// What one launcher's ranks have in common: its run directory, or the name of its host.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum HostKey {
-    Run(Arc<Path>),
+    Run(RunPath),
     Name(String),
 }
 
@@ -204,7 +203,7 @@ fn drop_copies(records: &mut Vec<Record>) {
 fn one_run(evidence: &mut Evidence, job: &mut Job) {
     let mut runs: BTreeMap<String, i64> = BTreeMap::new();
     // Ten thousand records are of a few runs: their names are made once each.
-    let mut names: HashMap<Arc<Path>, String> = HashMap::new();
+    let mut names: HashMap<RunPath, String> = HashMap::new();
     for slot in &evidence.slots {
         names
             .entry(slot.key.run.clone())
@@ -243,7 +242,7 @@ fn one_run(evidence: &mut Evidence, job: &mut Job) {
     job.run_id = latest;
 }
 
-fn run_of<'a>(record: &'a Record, names: &'a HashMap<Arc<Path>, String>) -> &'a str {
+fn run_of<'a>(record: &'a Record, names: &'a HashMap<RunPath, String>) -> &'a str {
     if let Some(slot) = &record.slot {
         return names.get(&slot.run).map_or("", String::as_str);
     }
@@ -361,7 +360,7 @@ impl Job {
     }
 
     fn add_agents(&mut self, agents: &[AgentLog], numbers: &Numbers) {
-        let runs: BTreeSet<Arc<Path>> = self.all_ranks().filter_map(run).collect();
+        let runs: BTreeSet<RunPath> = self.all_ranks().filter_map(run).collect();
         for agent in agents {
             let last = u32::try_from(agent.failed.len().saturating_sub(1)).unwrap_or(0);
             let stated = agent
@@ -526,19 +525,22 @@ impl Job {
     }
 
     fn label_hosts(&mut self) {
-        let keys: BTreeSet<HostKey> = self.all_ranks().map(|rank| rank.host.clone()).collect();
         let mut names: BTreeMap<HostKey, String> = BTreeMap::new();
-        for rank in self.all_ranks() {
-            if let Some(name) = rank
-                .section()
-                .map(|section| &section.host.name)
-                .filter(|name| !name.is_empty())
+        let mut last: Option<&HostKey> = None;
+        for rank in self.attempts.values().flat_map(BTreeMap::values) {
+            // Ranks of one host mostly follow each other.
+            if last != Some(&rank.host) {
+                names.entry(rank.host.clone()).or_default();
+                last = Some(&rank.host);
+            }
+            let stated = rank.section().map(|section| &section.host.name);
+            if let Some(name) = stated.filter(|name| !name.is_empty())
+                && let Some(known) = names.get_mut(&rank.host).filter(|known| known.is_empty())
             {
-                names
-                    .entry(rank.host.clone())
-                    .or_insert_with(|| name.clone());
+                known.clone_from(name);
             }
         }
+        let keys: BTreeSet<HostKey> = names.keys().cloned().collect();
         let parents: BTreeSet<_> = keys.iter().filter_map(parent_name).collect();
         let told_apart = keys.len() > 1 && parents.len() == keys.len();
         self.hosts
@@ -546,7 +548,7 @@ impl Job {
         for key in keys {
             let parent = parent_name(&key).filter(|_| told_apart);
             let host = self.hosts.entry(key.clone()).or_default();
-            if let Some(name) = names.remove(&key) {
+            if let Some(name) = names.remove(&key).filter(|name| !name.is_empty()) {
                 host.label = name;
             } else if let HostKey::Name(name) = &key {
                 host.label.clone_from(name);
@@ -559,7 +561,7 @@ impl Job {
     }
 }
 
-fn run(rank: &RankEvidence) -> Option<Arc<Path>> {
+fn run(rank: &RankEvidence) -> Option<RunPath> {
     match &rank.host {
         HostKey::Run(run) => Some(run.clone()),
         HostKey::Name(_) => None,

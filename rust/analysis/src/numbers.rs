@@ -1,15 +1,14 @@
 //! Which global rank a worker directory or a loose error file belongs to.
 
-use crate::scan::{Evidence, Record, SlotKey};
+use crate::scan::{Evidence, Record, RunPath, SlotKey};
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 /// Which rank each worker directory belongs to.
 #[derive(Default)]
 pub(crate) struct Numbers {
-    runs: HashMap<Arc<Path>, Run>,
+    runs: HashMap<RunPath, Run>,
 }
 
 /// What is known of one run directory.
@@ -65,7 +64,7 @@ impl Numbers {
 
     /// A launcher whose summary names no file, and the only run directory below the log's own directory.
     fn by_agents_place(&mut self, evidence: &Evidence) {
-        let runs: BTreeSet<&Arc<Path>> = evidence.slots.iter().map(|slot| &slot.key.run).collect();
+        let runs: BTreeSet<&RunPath> = evidence.slots.iter().map(|slot| &slot.key.run).collect();
         for agent in &evidence.agents {
             let names_no_file = agent.entries.iter().all(|entry| entry.error_file.is_none());
             let Some(entry) = agent.entries.first().filter(|_| names_no_file) else {
@@ -90,9 +89,9 @@ impl Numbers {
 
     /// What is left: the order of the directories' names, the largest number of workers seen.
     fn assume<'e>(&mut self, evidence: &'e Evidence) {
-        let mut workers: BTreeMap<Vec<NamePart<'e>>, (&'e Arc<Path>, u32)> = BTreeMap::new();
-        let mut last: Option<(&Arc<Path>, u32)> = None;
-        let mut note = |run: &'e Arc<Path>, most: u32| {
+        let mut workers: BTreeMap<Vec<NamePart<'e>>, (&'e RunPath, u32)> = BTreeMap::new();
+        let mut last: Option<(&RunPath, u32)> = None;
+        let mut note = |run: &'e RunPath, most: u32| {
             workers.insert(natural(run), (run, most));
         };
         // Slots are sorted, so those of one run come one after another.
@@ -126,26 +125,26 @@ impl Numbers {
     }
 
     /// Returns whether nothing tells the ranks of a run directory in this attempt: a restart may number them anew.
-    pub(crate) fn is_assumed(&self, run: &Path, attempt: u32) -> bool {
+    pub(crate) fn is_assumed(&self, run: &RunPath, attempt: u32) -> bool {
         self.runs
             .get(run)
             .is_none_or(|run| !run.bases.contains_key(&attempt))
     }
 
     /// Returns the run directories whose ranks are assumed, in order.
-    pub(crate) fn assumed(&self) -> Vec<&Path> {
-        let mut runs: Vec<&Path> = self
+    pub(crate) fn assumed(&self) -> Vec<&RunPath> {
+        let mut runs: Vec<&RunPath> = self
             .runs
             .iter()
             .filter(|(_, run)| run.assumed.is_some())
-            .map(|(path, _)| &**path)
+            .map(|(path, _)| path)
             .collect();
         runs.sort_unstable();
         runs
     }
 
     /// Returns the rank of local rank 0: of this attempt where told, else of the first attempt that tells it.
-    pub(crate) fn base(&self, run: &Path, attempt: u32) -> Option<u32> {
+    pub(crate) fn base(&self, run: &RunPath, attempt: u32) -> Option<u32> {
         let run = self.runs.get(run)?;
         run.bases
             .get(&attempt)

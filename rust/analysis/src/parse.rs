@@ -30,6 +30,9 @@ use std::path::Path;
 /// # Ok::<(), firstfault_analysis::Error>(())
 /// ```
 pub fn error_file(path: &Path, bytes: &[u8]) -> Result<Failure, Error> {
+    if let Ok(file) = serde_json::from_slice::<Typed>(bytes) {
+        return Ok(file.into_failure());
+    }
     let mut notes = Vec::new();
     let value = json(bytes, &mut notes).map_err(|reason| Error::malformed(path, reason))?;
     let Value::Object(mut object) = value else {
@@ -55,9 +58,51 @@ pub fn error_file(path: &Path, bytes: &[u8]) -> Result<Failure, Error> {
     };
     failure.notes = notes;
     if let Some(Value::Object(section)) = section {
-        take_section(&mut failure, section);
+        attach(&mut failure, Box::new(lenient(section)));
     }
     Ok(failure)
+}
+
+/// An error file as nearly all are: torch's nested form, every value of the type that it should have.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Typed {
+    message: TypedMessage,
+    #[serde(default)]
+    firstfault: Option<Box<Section>>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct TypedMessage {
+    message: String,
+    #[serde(default, rename = "errorCode")]
+    error_code: Option<i64>,
+    #[serde(rename = "extraInfo")]
+    extra_info: TypedExtra,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct TypedExtra {
+    py_callstack: String,
+    timestamp: String,
+}
+
+impl Typed {
+    fn into_failure(self) -> Failure {
+        let time = Value::String(self.message.extra_info.timestamp);
+        let mut failure = Failure {
+            message: self.message.message,
+            error_code: self.message.error_code,
+            callstack: self.message.extra_info.py_callstack,
+            ..timed(Some(time))
+        };
+        if let Some(section) = self.firstfault {
+            attach(&mut failure, section);
+        }
+        failure
+    }
 }
 
 /// Returns whether a JSON object is one of the forms of an error file, for files whose name does not tell.
@@ -112,8 +157,7 @@ fn timed(value: Option<Value>) -> Failure {
     }
 }
 
-fn take_section(failure: &mut Failure, section: Map<String, Value>) {
-    let section = lenient(section);
+fn attach(failure: &mut Failure, section: Box<Section>) {
     if section.schema_version > firstfault_format::SCHEMA_VERSION {
         failure.notes.push(format!(
             "written by a newer firstfault (error file version {}, this one reads {}): what is new in it is left out",
@@ -132,7 +176,7 @@ fn take_section(failure: &mut Failure, section: Map<String, Value>) {
             .map(|e| headline(&e.type_name, &e.message))
             .unwrap_or_default();
     }
-    failure.section = Some(Box::new(section));
+    failure.section = Some(section);
 }
 
 /// Returns at most so many bytes of a text, cut between characters.

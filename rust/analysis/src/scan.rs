@@ -3,7 +3,7 @@
 mod names;
 mod read;
 
-pub(crate) use names::{FileRole, attempt_of, run_id};
+pub(crate) use names::{FileRole, RunPath, attempt_of, run_id};
 pub use read::{MAX_FILE_BYTES, MAX_LOG_BYTES};
 
 use crate::error::Error;
@@ -17,7 +17,6 @@ use std::collections::HashMap;
 use std::ffi::OsStr;
 use std::fs::{DirEntry, FileType};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 /// Directories deeper than this below a path are not entered.
 pub const MAX_DEPTH: usize = 32;
@@ -45,13 +44,13 @@ pub(crate) struct Record {
     pub(crate) path: PathBuf,
     pub(crate) slot: Option<SlotKey>,
     pub(crate) role: FileRole,
-    pub(crate) failure: Failure,
+    pub(crate) failure: Box<Failure>,
 }
 
 /// Which worker directory of torchrun's layout: `<run>/attempt_<n>/<local_rank>`.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct SlotKey {
-    pub(crate) run: Arc<Path>,
+    pub(crate) run: RunPath,
     pub(crate) attempt: u32,
     pub(crate) local_rank: u32,
 }
@@ -302,7 +301,7 @@ fn file(path: &Path, place: &Place, named: bool) -> Evidence {
                     path: path.to_owned(),
                     slot,
                     role,
-                    failure,
+                    failure: Box::new(failure),
                 }),
                 Err(error) => found.damage(path, slot, error.reason(), bytes),
             },
@@ -330,7 +329,7 @@ fn read_outputs(evidence: &mut Evidence) {
             *told.entry(slot.clone()).or_default() |= ranked;
         }
     }
-    let mut known: HashMap<(Arc<Path>, u32), u32> = HashMap::new();
+    let mut known: HashMap<(RunPath, u32), u32> = HashMap::new();
     for slot in &mut evidence.slots {
         let Some(stderr) = &slot.stderr else { continue };
         let tries = known

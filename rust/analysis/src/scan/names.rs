@@ -4,8 +4,22 @@ use super::SlotKey;
 use firstfault_format::files;
 use std::ffi::OsStr;
 use std::fs::FileType;
+use std::ops::Deref;
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
+use std::sync::Arc;
+
+/// A run directory of torchrun, absolute: cheap to clone, compared by its bytes.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) struct RunPath(Arc<OsStr>);
+
+impl Deref for RunPath {
+    type Target = Path;
+
+    fn deref(&self) -> &Path {
+        Path::new(&self.0)
+    }
+}
 
 /// What a file is, by its name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -91,7 +105,7 @@ pub(super) fn slot(absolute: &Path) -> Option<SlotKey> {
     let local_rank = absolute.file_name()?.to_str()?.parse().ok()?;
     let attempt = absolute.parent()?;
     Some(SlotKey {
-        run: attempt.parent()?.into(),
+        run: RunPath(attempt.parent()?.as_os_str().into()),
         attempt: attempt_of(attempt)?,
         local_rank,
     })

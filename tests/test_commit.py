@@ -77,10 +77,21 @@ def test_an_older_file_is_replaced_and_kept_beside(directory: Path) -> None:
     assert (directory / ours.files[0]).read_text() == "of an earlier attempt"
 
 
-def test_a_younger_file_of_another_keeps_its_name(directory: Path) -> None:
-    ours = crash(directory, "other_file:error.json", "read_null")
+def test_another_recorders_file_makes_way_for_what_ended_the_process(
+    directory: Path,
+) -> None:
+    ours = crash(directory, "other_record:message", "read_null")
+    assert ours.files == [f"error.{ours.pid}.replaced.json", "error.json"]
+    assert json.loads((directory / ours.files[0]).read_bytes()) == {
+        "message": {"final": True}
+    }
+    assert ours.record()["firstfault"]["stages"][0]["status"] == "ok"
+
+
+def test_a_younger_record_of_ours_keeps_its_name(directory: Path) -> None:
+    ours = crash(directory, "other_record:firstfault", "read_null")
     assert ours.files == [f"error.{ours.pid}.json", "error.json"]
-    assert (directory / "error.json").read_text() == "other"
+    assert (directory / "error.json").read_bytes() == OTHER_RECORD
     record = ours.record(ours.files[0])
     assert record["firstfault"]["stages"][0]["status"] == "ok"
 
@@ -288,6 +299,7 @@ def test_a_limit_of_the_file_size_leaves_nothing_half(directory: Path) -> None:
 
 
 PTRACE_SYSCALL, PTRACE_CONT = 24, 7
+OTHER_RECORD = b'{"firstfault": {"final": true}}'
 
 
 def stopped(pid: int) -> int | None:
@@ -336,7 +348,7 @@ def test_killed_before_each_system_call_the_file_is_whole_or_absent(
             name = path.name.replace(str(pid), "PID")
             names.append(name)
             content = path.read_bytes()
-            if content in (b"old", b"other") or path.suffix == ".tmp":
+            if content in (b"old", OTHER_RECORD) or path.suffix == ".tmp":
                 continue
             section = json.loads(content)["firstfault"]
             assert section["signal"]["number"] == SIGSEGV
@@ -374,7 +386,7 @@ def crash_when_traced(ptrace: object, path: Path, place: str) -> None:
         faulthandler.disable()
         _native.activate(error_file=str(path), entrypoint=None, argv=[])
         if place == "beside":
-            path.write_text("other")
+            path.write_bytes(OTHER_RECORD)
         ptrace(0, 0, None, None)  # type: ignore[operator]
         ctypes.CDLL(str(faults_library())).read_null()
     finally:

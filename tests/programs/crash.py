@@ -177,10 +177,10 @@ class Steps:
             os.dup2(other, number)
 
     @staticmethod
-    def other_file(name: str) -> None:
-        """Write a file as another process would, after this one began."""
-        path = Path(os.environ["TORCHELASTIC_ERROR_FILE"]).parent / name
-        path.write_text("other")
+    def other_record(key: str) -> None:
+        """Write the error file as another process would, after this one began."""
+        path = Path(os.environ["TORCHELASTIC_ERROR_FILE"])
+        path.write_text(f'{{"{key}": {{"final": true}}}}')
 
     @staticmethod
     def remove(directory: str) -> None:

@@ -1,0 +1,63 @@
+"""The README's examples run, and its commands exist."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from conftest import Run
+
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text()
+
+
+def blocks(language: str) -> list[str]:
+    """Return the README's code blocks of a language."""
+    return re.findall(rf"^```{language}\n(.*?)^```", README, re.DOTALL | re.MULTILINE)
+
+
+def commands() -> list[str]:
+    """Return the README's console commands."""
+    lines = "".join(blocks("console")).splitlines()
+    return [line.removeprefix("$ ") for line in lines if line.startswith("$ ")]
+
+
+def test_the_python_example_records_what_ends_it(run: Run) -> None:
+    (example,) = blocks("python")
+    ended = run(example)
+    assert (ended.status, ended.stderr, ended.files) == (0, "", [])
+    ended = run(example.replace("...  # train", "import ctypes; ctypes.string_at(0)"))
+    assert ended.status == -11
+    assert "null pointer at 0x0" in ended.record()["message"]["message"]
+
+
+@pytest.mark.parametrize(
+    "command", [command for command in commands() if command.startswith("firstfault")]
+)
+def test_a_command_and_its_options_exist(command: str) -> None:
+    _, subcommand, *arguments = command.split()
+    done = subprocess.run(
+        [sys.executable, "-m", "firstfault", subcommand, "--help"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    for option in (argument for argument in arguments if argument.startswith("--")):
+        assert option in done.stdout
+
+
+def test_a_make_target_exists() -> None:
+    makefile = (ROOT / "Makefile").read_text()
+    targets = [line.split()[1] for line in commands() if line.startswith("make ")]
+    assert targets
+    for target in targets:
+        assert f"\n{target}: " in makefile
+
+
+def test_every_variable_of_ours_is_explained() -> None:
+    names = (ROOT / "rust/format/src/env.rs").read_text()
+    variables = set(re.findall(r'"(FIRSTFAULT_\w+)"', names))
+    assert variables - set(re.findall(r"FIRSTFAULT_\w+", README)) == {
+        "FIRSTFAULT_CLAIM"  # between our own processes
+    }

@@ -3,12 +3,13 @@
 use crate::Options;
 use crate::decide::count;
 use crate::failure::Section;
-use crate::logs::{AgentLog, Signalled};
-use crate::numbers::{Numbers, last_three, loose_ranks};
+use crate::logs::Signalled;
+use crate::numbers::{Numbers, loose_ranks};
+use crate::records::{choose, drop_copies};
 use crate::scan::{Evidence, FileRole, Record, RunPath, Slot, run_id};
 use crate::schema::DamagedFile;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 /// A job's evidence, by attempt and rank.
 #[derive(Debug, Default)]
@@ -118,7 +119,6 @@ pub(crate) fn assemble(mut evidence: Evidence, options: &Options) -> Job {
             "ranks below {runs} are numbered by the order of the directories: nothing tells them"
         ));
     }
-    let mut records: HashMap<(u32, u32), Vec<Record>> = HashMap::new();
     let mut nameless = 0;
     drop_copies(&mut evidence.records);
     for slot in std::mem::take(&mut evidence.slots) {
@@ -152,14 +152,16 @@ pub(crate) fn assemble(mut evidence: Evidence, options: &Options) -> Job {
             entry.nameless = !by_name.1;
             nameless += usize::from(!by_name.1);
         }
-        records.entry((attempt, rank)).or_default().push(record);
+        match entry.record {
+            None => entry.record = Some(record),
+            Some(_) => entry.others.push(record),
+        }
     }
-    for ((attempt, rank), found) in records {
-        if let Some(evidence) = job
-            .attempts
-            .get_mut(&attempt)
-            .and_then(|ranks| ranks.get_mut(&rank))
-        {
+    for evidence in job.attempts.values_mut().flat_map(BTreeMap::values_mut) {
+        let is_child = |record: &Record| record.role == FileRole::Child;
+        if !evidence.others.is_empty() || evidence.record.as_ref().is_some_and(is_child) {
+            let mut found = std::mem::take(&mut evidence.others);
+            found.extend(evidence.record.take());
             (evidence.record, evidence.others) = choose(found);
         }
     }
@@ -181,22 +183,6 @@ pub(crate) fn assemble(mut evidence: Evidence, options: &Options) -> Job {
     job.add_agents(&evidence.agents, &numbers);
     job.finish(&evidence, options);
     job
-}
-
-/// A launcher copies the record of its first failed worker to its own error file; torch's copies tell no rank.
-fn drop_copies(records: &mut Vec<Record>) {
-    if records.iter().all(|record| record.slot.is_some()) {
-        return;
-    }
-    let workers: BTreeSet<(String, Option<i64>)> = records
-        .iter()
-        .filter(|record| record.slot.is_some())
-        .map(|record| (record.failure.message.clone(), record.failure.time_ns))
-        .collect();
-    records.retain(|record| {
-        let told = record.slot.is_some() || record.failure.section.is_some();
-        told || !workers.contains(&(record.failure.message.clone(), record.failure.time_ns))
-    });
 }
 
 /// Keeps the run whose failure is the latest.
@@ -266,70 +252,8 @@ fn attempt_of(record: &Record) -> u32 {
         .unwrap_or(0)
 }
 
-/// Returns the record that tells how a rank ended, and the others; the same failure twice is one.
-fn choose(mut records: Vec<Record>) -> (Option<Record>, Vec<Record>) {
-    let provisional = |record: &Record| {
-        record
-            .failure
-            .section
-            .as_ref()
-            .is_some_and(|section| !section.is_final)
-    };
-    // The fuller first, so that it is the one that stays.
-    records.sort_by_key(|record| {
-        (
-            record.failure.section.is_none(),
-            record.slot.is_none(),
-            record.role,
-        )
-    });
-    let mut kept: Vec<Record> = Vec::new();
-    for record in records {
-        if !kept.iter().any(|other| same(other, &record)) {
-            kept.push(record);
-        }
-    }
-    kept.sort_by_key(|record| {
-        let child = record.role == FileRole::Child;
-        let time = record.failure.time_ns.unwrap_or(i64::MAX);
-        (
-            child,
-            provisional(record),
-            record.role == FileRole::Later,
-            time,
-        )
-    });
-    let own = kept
-        .first()
-        .is_some_and(|record| record.role != FileRole::Child);
-    let record = own.then(|| kept.remove(0));
-    (record, kept)
-}
-
-fn same(a: &Record, b: &Record) -> bool {
-    if let (Some(one), Some(two)) = (&a.failure.section, &b.failure.section) {
-        return one.process.pid == two.process.pid
-            && one.host.name == two.host.name
-            && a.failure.time_ns.is_some()
-            && a.failure.time_ns == b.failure.time_ns;
-    }
-    let beside =
-        |copy: &Record, main: &Record| copy.role == FileRole::Copy && main.role == FileRole::Main;
-    (beside(a, b) || beside(b, a)) && says(&a.failure.message, &b.failure.message)
-}
-
-/// Whether two messages are one, of which our writer may have cut its own.
-fn says(one: &str, two: &str) -> bool {
-    let uncut = |text: &str| {
-        text.contains(" bytes cut ...\n")
-            .then(|| text.split("\n... ").next().unwrap_or("").to_owned())
-    };
-    let begins = |whole: &str, cut: &str| uncut(cut).is_some_and(|begin| whole.starts_with(&begin));
-    one == two || begins(one, two) || begins(two, one)
-}
-
 impl Job {
-    fn rank(
+    pub(crate) fn rank(
         &mut self,
         attempt: u32,
         rank: u32,
@@ -359,109 +283,7 @@ impl Job {
         evidence.assumed |= numbers.is_assumed(&slot.key.run, slot.key.attempt);
     }
 
-    fn add_agents(&mut self, agents: &[AgentLog], numbers: &Numbers) {
-        let runs: BTreeSet<RunPath> = self.all_ranks().filter_map(run).collect();
-        for agent in agents {
-            let last = u32::try_from(agent.failed.len().saturating_sub(1)).unwrap_or(0);
-            let stated = agent
-                .entries
-                .iter()
-                .find_map(|entry| last_three(entry.error_file.as_deref()?));
-            let mut components = stated.iter().flat_map(|tail| tail.components());
-            let name = components.next();
-            let attempt = components
-                .next()
-                .and_then(|part| crate::scan::attempt_of(Path::new(part.as_os_str())))
-                .unwrap_or(last);
-            let by_name = name.and_then(|name| {
-                runs.iter()
-                    .find(|run| run.file_name() == Some(name.as_os_str()))
-            });
-            let by_rank = || {
-                let base = agent
-                    .entries
-                    .first()
-                    .and_then(|entry| entry.rank.checked_sub(entry.local_rank))?;
-                runs.iter().find(|run| {
-                    numbers.base(run, attempt) == Some(base) && !numbers.is_assumed(run, attempt)
-                })
-            };
-            let run = by_name.or_else(by_rank);
-            self.stray_launcher |= run.is_none();
-            let host = match run {
-                Some(run) => HostKey::Run(run.clone()),
-                None => HostKey::Name(
-                    agent
-                        .entries
-                        .first()
-                        .map(|entry| entry.host.clone())
-                        .unwrap_or_default(),
-                ),
-            };
-            let at = agent
-                .path
-                .file_name()
-                .map(|name| name.to_string_lossy().into_owned())
-                .unwrap_or_default();
-            let zone = self.time_zone(agent, attempt);
-            for entry in &agent.entries {
-                let evidence = self.rank(attempt, entry.rank, Some(entry.local_rank), host.clone());
-                let time_ns =
-                    zone.and_then(|zone| (entry.local_time? - zone).checked_mul(1_000_000_000));
-                let forced = entry.pid.is_some_and(|pid| agent.forced.contains(&pid));
-                evidence.status = entry.status.map(|value| Status {
-                    value,
-                    time_ns,
-                    source: format!("{at}:{}", entry.line),
-                    forced,
-                });
-            }
-            if let Some(run) = run {
-                for (attempt, failed) in (0..).zip(&agent.failed) {
-                    let Some(base) = numbers.base(run, attempt) else {
-                        continue;
-                    };
-                    let evidence = self.rank(
-                        attempt,
-                        base.saturating_add(failed.local_rank),
-                        Some(failed.local_rank),
-                        host.clone(),
-                    );
-                    let source = format!("{at}:{}", failed.line);
-                    evidence.status.get_or_insert(Status {
-                        value: failed.status,
-                        time_ns: None,
-                        source,
-                        forced: false,
-                    });
-                }
-            }
-            let known = self.hosts.entry(host).or_default();
-            known.reported |= !agent.entries.is_empty();
-            known.signalled = agent
-                .signalled
-                .clone()
-                .map(|signalled| (agent.path.clone(), signalled))
-                .or(known.signalled.take());
-            if let Some(entry) = agent.entries.first() {
-                known.label.clone_from(&entry.host);
-            }
-        }
-    }
-
-    /// The launcher prints its own wall time; a worker of its own that recorded the same second tells the zone.
-    fn time_zone(&self, agent: &AgentLog, attempt: u32) -> Option<i64> {
-        let ranks = self.attempts.get(&attempt)?;
-        agent.entries.iter().find_map(|entry| {
-            let record = ranks.get(&entry.rank)?.record.as_ref()?;
-            entry.error_file.as_ref()?;
-            let offset = entry.local_time? - record.failure.time_ns? / 1_000_000_000;
-            let zone = (offset as f64 / 900.0).round() as i64 * 900;
-            ((offset - zone).abs() <= 2 && zone.abs() <= 15 * 3600).then_some(zone)
-        })
-    }
-
-    fn all_ranks(&self) -> impl Iterator<Item = &RankEvidence> {
+    pub(crate) fn all_ranks(&self) -> impl Iterator<Item = &RankEvidence> {
         self.attempts.values().flat_map(BTreeMap::values)
     }
 
@@ -558,13 +380,6 @@ impl Job {
                 host.label = parent;
             }
         }
-    }
-}
-
-fn run(rank: &RankEvidence) -> Option<RunPath> {
-    match &rank.host {
-        HostKey::Run(run) => Some(run.clone()),
-        HostKey::Name(_) => None,
     }
 }
 

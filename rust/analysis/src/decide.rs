@@ -61,7 +61,7 @@ impl Attempt<'_> {
         self.outcomes.len() + self.missing.len()
     }
 
-    fn victims(&self) -> usize {
+    pub(crate) fn victims(&self) -> usize {
         self.outcomes
             .values()
             .filter(|outcome| matches!(outcome.end, End::Collateral | End::Timeout))
@@ -69,7 +69,7 @@ impl Attempt<'_> {
     }
 
     /// Who is pointed at, and by whom.
-    fn pointers(&self) -> BTreeMap<u32, Vec<u32>> {
+    pub(crate) fn pointers(&self) -> BTreeMap<u32, Vec<u32>> {
         let mut pointers: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
         for (&rank, outcome) in &self.outcomes {
             for &target in outcome.finding.iter().flat_map(|finding| &finding.pointers) {
@@ -143,7 +143,7 @@ impl Attempt<'_> {
             .map(|finding| finding.fingerprint)
     }
 
-    fn rule(&self, rank: u32) -> &'static Rule {
+    pub(crate) fn rule(&self, rank: u32) -> &'static Rule {
         self.outcomes[&rank]
             .finding
             .as_ref()
@@ -194,7 +194,7 @@ impl Attempt<'_> {
         })
     }
 
-    fn earliest(&self, ranks: &[u32]) -> Option<u32> {
+    pub(crate) fn earliest(&self, ranks: &[u32]) -> Option<u32> {
         ranks
             .iter()
             .copied()
@@ -298,209 +298,6 @@ impl Attempt<'_> {
             suspects: Vec::new(),
             reasons,
         }
-    }
-
-    fn without_candidate(&self) -> Option<Decision> {
-        let timeouts = self.with_end(End::Timeout);
-        let collateral = self.with_end(End::Collateral);
-        if timeouts.is_empty() && collateral.is_empty() && self.with_end(End::Terminated).is_empty()
-        {
-            return None;
-        }
-        self.pointed_at(&timeouts)
-            .or_else(|| self.preempted())
-            .or_else(|| self.silent(&timeouts))
-            .or_else(|| self.nobody(&timeouts))
-    }
-
-    /// Ranks that the others' timeouts name and that did not time out themselves.
-    fn pointed_at(&self, timeouts: &[u32]) -> Option<Decision> {
-        let pointers = self.pointers();
-        let mut named: Vec<(&u32, &Vec<u32>)> = pointers
-            .iter()
-            .filter(|(rank, _)| !timeouts.contains(rank))
-            .collect();
-        named.sort_by_key(|(rank, by)| (std::cmp::Reverse(by.len()), **rank));
-        let (&rank, by) = *named.first()?;
-        let rule = self.rule(by[0]);
-        let mut reasons = vec![format!(
-            "{} wait for it by name: ranks {}",
-            count(by.len(), "rank"),
-            crate::groups::ranges(by.clone())
-        )];
-        let alone = named.len() == 1;
-        let outcome = self.outcomes.get(&rank);
-        let left_nothing = outcome.is_none_or(|outcome| outcome.finding.is_none());
-        if left_nothing {
-            reasons.push("it left no error of its own".to_owned());
-        }
-        let confidence = match (alone, left_nothing && by.len() >= 2) {
-            (true, true) => Confidence::High,
-            (true, false) => Confidence::Medium,
-            _ => Confidence::Low,
-        };
-        let suspects = named
-            .iter()
-            .skip(1)
-            .map(|(rank, by)| (**rank, format!("{} wait for it", count(by.len(), "rank"))))
-            .collect();
-        Some(Decision {
-            subject: Subject::Rank(rank),
-            rule,
-            confidence,
-            also: Vec::new(),
-            suspects,
-            reasons,
-        })
-    }
-
-    fn preempted(&self) -> Option<Decision> {
-        let (key, (path, signalled)) = self
-            .job
-            .hosts
-            .iter()
-            .find_map(|(key, host)| Some((key, host.signalled.as_ref()?)))?;
-        let at = path
-            .file_name()
-            .map(|name| name.to_string_lossy().into_owned())
-            .unwrap_or_default();
-        let reasons = vec![format!(
-            "its launcher was ended: {} ({at}:{})",
-            signalled.text.trim(),
-            signalled.line
-        )];
-        let rule = rules().by_id("preempted");
-        Some(Decision {
-            subject: Subject::Host(key.clone()),
-            rule,
-            confidence: Confidence::Medium,
-            also: Vec::new(),
-            suspects: Vec::new(),
-            reasons,
-        })
-    }
-
-    /// Ranks without an error of their own, while the others lost a peer or waited.
-    fn silent(&self, timeouts: &[u32]) -> Option<Decision> {
-        let quiet: Vec<u32> = self
-            .outcomes
-            .iter()
-            .filter(|(_, outcome)| matches!(outcome.end, End::Silent | End::Terminated))
-            .map(|(&rank, _)| rank)
-            .chain(self.missing.iter().copied())
-            .collect();
-        if let Some(decision) = self.lost_host(&quiet) {
-            return Some(decision);
-        }
-        let others = self.victims();
-        let reason = format!(
-            "it left no error of its own, while {} did",
-            count(others, "rank")
-        );
-        let rule = rules().by_id(if timeouts.is_empty() {
-            "silent"
-        } else {
-            "hang"
-        });
-        let suspects = |ranks: &[u32]| {
-            ranks
-                .iter()
-                .map(|&rank| (rank, reason.clone()))
-                .collect::<Vec<_>>()
-        };
-        match quiet[..] {
-            [] => None,
-            [rank] if others >= 2 => {
-                let reasons = vec![reason.clone()];
-                Some(Decision {
-                    subject: Subject::Rank(rank),
-                    rule,
-                    confidence: Confidence::Medium,
-                    also: Vec::new(),
-                    suspects: Vec::new(),
-                    reasons,
-                })
-            }
-            _ => {
-                let reasons = vec![format!(
-                    "{} left no error of their own: any of them may be the cause",
-                    count(quiet.len(), "rank")
-                )];
-                Some(Decision {
-                    subject: Subject::Job(None),
-                    rule,
-                    confidence: Confidence::Low,
-                    also: Vec::new(),
-                    suspects: suspects(&quiet),
-                    reasons,
-                })
-            }
-        }
-    }
-
-    /// A host all of whose ranks are silent and whose launcher said nothing, while another's spoke.
-    fn lost_host(&self, quiet: &[u32]) -> Option<Decision> {
-        let mut by_host: BTreeMap<&HostKey, (usize, usize)> = BTreeMap::new();
-        for (rank, outcome) in &self.outcomes {
-            let (all, silent) = by_host.entry(&outcome.evidence.host).or_default();
-            *all += 1;
-            *silent += usize::from(quiet.contains(rank) && outcome.end == End::Silent);
-        }
-        let reported = |key: &HostKey| self.job.hosts.get(key).is_some_and(|host| host.reported);
-        let lost: Vec<&HostKey> = by_host
-            .iter()
-            .filter(|(key, (all, silent))| all == silent && !reported(key))
-            .map(|(key, _)| *key)
-            .collect();
-        let [key] = lost[..] else { return None };
-        // A launcher that still spoke at the end was on a host that was still there.
-        if by_host.len() < 2 || self.job.stray_launcher {
-            return None;
-        }
-        let (all, _) = by_host[key];
-        let spoke = by_host.keys().filter(|key| reported(key)).count();
-        let reasons = vec![
-            format!(
-                "none of its {} left an error file, and its launcher no summary",
-                count(all, "rank")
-            ),
-            format!(
-                "{} elsewhere lost a peer or waited in vain",
-                count(self.victims(), "rank")
-            ),
-        ];
-        let confidence = if spoke > 0 {
-            Confidence::Medium
-        } else {
-            Confidence::Low
-        };
-        let suspects = Vec::new();
-        Some(Decision {
-            subject: Subject::Host(key.clone()),
-            rule: rules().by_id("host-lost"),
-            confidence,
-            also: Vec::new(),
-            suspects,
-            reasons,
-        })
-    }
-
-    fn nobody(&self, timeouts: &[u32]) -> Option<Decision> {
-        let first = if timeouts.is_empty() {
-            self.earliest(&self.with_end(End::Collateral))?
-        } else {
-            self.earliest(timeouts)?
-        };
-        let reasons = vec!["every rank found reports only a consequence; the cause left no evidence below these paths".to_owned()];
-        let subject = Subject::Job(Some(first));
-        Some(Decision {
-            subject,
-            rule: self.rule(first),
-            confidence: Confidence::None,
-            also: Vec::new(),
-            suspects: Vec::new(),
-            reasons,
-        })
     }
 }
 

@@ -27,8 +27,13 @@ pub mod verdict;
 
 mod assemble;
 mod decide;
+mod explain;
+mod launchers;
 mod numbers;
 mod outcome;
+mod records;
+mod rules;
+mod silence;
 
 pub use error::{Error, ErrorKind};
 pub use failure::Failure;

@@ -3,8 +3,9 @@
 use crate::Options;
 use crate::assemble::{Job, assemble};
 use crate::decide::{Attempt, Decision, Subject, count};
+use crate::explain::explain;
 use crate::groups::{Fingerprint, ranges};
-use crate::outcome::{End, Outcome, describe, outcome};
+use crate::outcome::{End, Outcome, outcome};
 use crate::parse::begin;
 use crate::scan::Evidence;
 use crate::schema::{self, Confidence, Example, Group, Ranks, Report, RootCause, Suspect};
@@ -222,7 +223,7 @@ fn example(outcome: &Outcome<'_>) -> Example {
     }
 }
 
-fn first_line(text: &str) -> String {
+pub(crate) fn first_line(text: &str) -> String {
     let line = text.lines().next().unwrap_or("").trim_end();
     begin(line, 500).to_owned()
 }
@@ -320,85 +321,12 @@ fn root_cause(attempt: &Attempt<'_>, decision: &Decision, number: u32) -> RootCa
         owner: decision.rule.owner,
         time_ns: outcome.and_then(|outcome| outcome.time_ns),
         advice: decision.rule.advice.clone(),
-        evidence: evidence(attempt, decision, outcome),
+        evidence: explain(attempt, decision, outcome),
         error_file: outcome
             .and_then(|outcome| outcome.evidence.record.as_ref())
             .map(|record| record.path.display().to_string())
             .unwrap_or_default(),
     }
-}
-
-fn evidence(
-    attempt: &Attempt<'_>,
-    decision: &Decision,
-    outcome: Option<&Outcome<'_>>,
-) -> Vec<String> {
-    let mut lines = Vec::new();
-    if let Some(outcome) = outcome {
-        let rank = outcome.evidence.rank;
-        match (&outcome.evidence.record, outcome.file()) {
-            (Some(record), _) => lines.push(format!(
-                "rank {rank} recorded it: {}",
-                record.path.display()
-            )),
-            (None, file) => match outcome.telling_line() {
-                Some((0, line)) => lines.push(format!(
-                    "rank {rank} left no error file, its stderr says: {} ({file})",
-                    first_line(line)
-                )),
-                Some((number, line)) => {
-                    lines.push(format!(
-                        "rank {rank} left no error file, its stderr says: {} ({file}:{number})",
-                        first_line(line)
-                    ));
-                }
-                None => lines.push(format!("rank {rank} left no error file")),
-            },
-        }
-        if let Some(status) = &outcome.evidence.status {
-            lines.push(format!(
-                "its launcher saw it end: {} ({})",
-                describe(status),
-                status.source
-            ));
-        }
-        if let Some(damaged) = &outcome.evidence.damaged {
-            lines.push(format!("its error file is damaged: {damaged}"));
-        }
-        let message = outcome
-            .evidence
-            .record
-            .as_ref()
-            .map(|record| first_line(&record.failure.message));
-        if let Some(message) = message.filter(|message| *message != first_line(&outcome.title)) {
-            lines.push(format!("it left main as: {message}"));
-        }
-    }
-    lines.extend(decision.reasons.iter().cloned());
-    let victims: Vec<&Outcome<'_>> = attempt
-        .outcomes
-        .values()
-        .filter(|outcome| matches!(outcome.end, End::Collateral | End::Timeout))
-        .collect();
-    let mut by: BTreeMap<(&str, &str), Vec<u32>> = BTreeMap::new();
-    for victim in &victims {
-        let what = if victim.end == End::Timeout {
-            "waited in vain"
-        } else {
-            "failed only because of another"
-        };
-        by.entry((what, victim.category()))
-            .or_default()
-            .push(victim.evidence.rank);
-    }
-    for ((what, category), ranks) in by {
-        lines.push(format!(
-            "{} {what} ({category}): {}",
-            count(ranks.len(), "rank"),
-            ranges(ranks)
-        ));
-    }
-    lines
 }
 
 fn second_fault(attempt: &Attempt<'_>, rank: u32, number: u32) -> RootCause {

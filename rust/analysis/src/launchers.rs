@@ -1,0 +1,119 @@
+//! What launchers' logs add to a job: how each worker ended, and on which host.
+
+use crate::assemble::{HostKey, Job, RankEvidence, Status};
+use crate::logs::AgentLog;
+use crate::numbers::{Numbers, last_three};
+use crate::scan::RunPath;
+use std::collections::BTreeSet;
+use std::path::Path;
+
+impl Job {
+    pub(crate) fn add_agents(&mut self, agents: &[AgentLog], numbers: &Numbers) {
+        let runs: BTreeSet<RunPath> = self.all_ranks().filter_map(run).collect();
+        for agent in agents {
+            let last = u32::try_from(agent.failed.len().saturating_sub(1)).unwrap_or(0);
+            let stated = agent
+                .entries
+                .iter()
+                .find_map(|entry| last_three(entry.error_file.as_deref()?));
+            let mut components = stated.iter().flat_map(|tail| tail.components());
+            let name = components.next();
+            let attempt = components
+                .next()
+                .and_then(|part| crate::scan::attempt_of(Path::new(part.as_os_str())))
+                .unwrap_or(last);
+            let by_name = name.and_then(|name| {
+                runs.iter()
+                    .find(|run| run.file_name() == Some(name.as_os_str()))
+            });
+            let by_rank = || {
+                let base = agent
+                    .entries
+                    .first()
+                    .and_then(|entry| entry.rank.checked_sub(entry.local_rank))?;
+                runs.iter().find(|run| {
+                    numbers.base(run, attempt) == Some(base) && !numbers.is_assumed(run, attempt)
+                })
+            };
+            let run = by_name.or_else(by_rank);
+            self.stray_launcher |= run.is_none();
+            let host = match run {
+                Some(run) => HostKey::Run(run.clone()),
+                None => HostKey::Name(
+                    agent
+                        .entries
+                        .first()
+                        .map(|entry| entry.host.clone())
+                        .unwrap_or_default(),
+                ),
+            };
+            let at = agent
+                .path
+                .file_name()
+                .map(|name| name.to_string_lossy().into_owned())
+                .unwrap_or_default();
+            let zone = self.time_zone(agent, attempt);
+            for entry in &agent.entries {
+                let evidence = self.rank(attempt, entry.rank, Some(entry.local_rank), host.clone());
+                let time_ns =
+                    zone.and_then(|zone| (entry.local_time? - zone).checked_mul(1_000_000_000));
+                let forced = entry.pid.is_some_and(|pid| agent.forced.contains(&pid));
+                evidence.status = entry.status.map(|value| Status {
+                    value,
+                    time_ns,
+                    source: format!("{at}:{}", entry.line),
+                    forced,
+                });
+            }
+            if let Some(run) = run {
+                for (attempt, failed) in (0..).zip(&agent.failed) {
+                    let Some(base) = numbers.base(run, attempt) else {
+                        continue;
+                    };
+                    let evidence = self.rank(
+                        attempt,
+                        base.saturating_add(failed.local_rank),
+                        Some(failed.local_rank),
+                        host.clone(),
+                    );
+                    let source = format!("{at}:{}", failed.line);
+                    evidence.status.get_or_insert(Status {
+                        value: failed.status,
+                        time_ns: None,
+                        source,
+                        forced: false,
+                    });
+                }
+            }
+            let known = self.hosts.entry(host).or_default();
+            known.reported |= !agent.entries.is_empty();
+            known.signalled = agent
+                .signalled
+                .clone()
+                .map(|signalled| (agent.path.clone(), signalled))
+                .or(known.signalled.take());
+            if let Some(entry) = agent.entries.first() {
+                known.label.clone_from(&entry.host);
+            }
+        }
+    }
+
+    /// The launcher prints its own wall time; a worker of its own that recorded the same second tells the zone.
+    fn time_zone(&self, agent: &AgentLog, attempt: u32) -> Option<i64> {
+        let ranks = self.attempts.get(&attempt)?;
+        agent.entries.iter().find_map(|entry| {
+            let record = ranks.get(&entry.rank)?.record.as_ref()?;
+            entry.error_file.as_ref()?;
+            let offset = entry.local_time? - record.failure.time_ns? / 1_000_000_000;
+            let zone = (offset as f64 / 900.0).round() as i64 * 900;
+            ((offset - zone).abs() <= 2 && zone.abs() <= 15 * 3600).then_some(zone)
+        })
+    }
+}
+
+fn run(rank: &RankEvidence) -> Option<RunPath> {
+    match &rank.host {
+        HostKey::Run(run) => Some(run.clone()),
+        HostKey::Name(_) => None,
+    }
+}

@@ -1,0 +1,360 @@
+//! The failure taxonomy, `rules.toml`, and the engine that finds the rule of a text or of an exit status.
+
+use crate::schema::{Class, Owner, Retry};
+use aho_corasick::{AhoCorasick, MatchKind};
+use regex::Regex;
+use serde::Deserialize;
+use std::sync::{LazyLock, OnceLock};
+
+/// One kind of failure. See the head of `rules.toml` for what each field means.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[non_exhaustive]
+pub struct Rule {
+    /// Its name, unique.
+    pub id: String,
+    /// What a failure of this kind is in a verdict.
+    pub role: Role,
+    /// The slug of the taxonomy.
+    pub category: String,
+    /// The category when at least half of the ranks fail alike.
+    pub uniform_category: Option<String>,
+    /// Whether running again is worth it.
+    #[serde(default)]
+    pub retry: Retry,
+    /// Who can repair it.
+    #[serde(default)]
+    pub owner: Owner,
+    /// Which part of the system is to blame.
+    #[serde(default)]
+    pub class: Class,
+    /// What to do next, in one line.
+    #[serde(default)]
+    pub advice: String,
+    /// Whether any other rule that matches the same chain says more.
+    #[serde(default)]
+    pub generic: bool,
+    /// Whether the text repeats another rank's failure.
+    #[serde(default)]
+    pub relay: bool,
+    /// Whether the failure is the whole job's, whichever rank reports it.
+    #[serde(default)]
+    pub job: bool,
+    #[serde(default)]
+    types: Vec<String>,
+    #[serde(default)]
+    text: Vec<String>,
+    #[serde(default)]
+    pattern: Vec<String>,
+    #[serde(default)]
+    frames: Vec<String>,
+    #[serde(default)]
+    signals: Vec<i64>,
+    #[serde(default)]
+    exit_codes: Vec<i64>,
+    names: Option<String>,
+    /// Texts that this rule must match.
+    #[serde(default)]
+    pub samples: Vec<String>,
+    /// Texts that this rule must not match.
+    #[serde(default)]
+    pub near_misses: Vec<String>,
+    #[serde(skip)]
+    compiled: OnceLock<Vec<Regex>>,
+    #[serde(skip)]
+    compiled_names: OnceLock<Option<Regex>>,
+}
+
+/// What a failure is in a verdict.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Role {
+    /// A cause.
+    Primary,
+    /// A consequence: never a cause while there is a primary.
+    Collateral,
+    /// It waited for a rank that did not come.
+    Timeout,
+    /// A cause unless something explains it.
+    Ambiguous,
+}
+
+impl Rule {
+    fn matches(&self, type_name: &str, text: &str, stack: &str) -> bool {
+        (self.types.is_empty() || self.types.iter().any(|name| name == type_name))
+            && (self.frames.is_empty()
+                || self.frames.iter().any(|part| stack.contains(part.as_str())))
+            && (self.pattern.is_empty()
+                || self.patterns().iter().any(|pattern| pattern.is_match(text)))
+    }
+
+    fn patterns(&self) -> &[Regex] {
+        self.compiled.get_or_init(|| {
+            self.pattern
+                .iter()
+                .filter_map(|pattern| Regex::new(pattern).ok())
+                .collect()
+        })
+    }
+
+    /// Returns the ranks that a text of this rule points at.
+    pub(crate) fn pointers(&self, text: &str) -> Vec<u32> {
+        let names = self.compiled_names.get_or_init(|| {
+            self.names
+                .as_deref()
+                .and_then(|names| Regex::new(names).ok())
+        });
+        let Some(list) = names
+            .as_ref()
+            .and_then(|names| names.captures(text))
+            .and_then(|found| found.get(1))
+        else {
+            return Vec::new();
+        };
+        list.as_str()
+            .split([',', ' '])
+            .filter_map(|rank| rank.parse().ok())
+            .collect()
+    }
+}
+
+/// All rules and the automaton that finds their literals in one pass.
+#[derive(Debug)]
+pub struct Rules {
+    rules: Vec<Rule>,
+    literals: AhoCorasick,
+    /// Which rule each literal belongs to.
+    owners: Vec<usize>,
+}
+
+#[derive(Deserialize)]
+struct RuleFile {
+    rule: Vec<Rule>,
+}
+
+/// Returns the rules that this build carries.
+pub fn rules() -> &'static Rules {
+    static RULES: LazyLock<Rules> =
+        LazyLock::new(|| Rules::parse(include_str!("rules.toml")).expect("rules.toml is tested"));
+    &RULES
+}
+
+impl Rules {
+    fn parse(text: &str) -> Result<Self, String> {
+        let RuleFile { rule: rules } = toml::from_str(text).map_err(|error| error.to_string())?;
+        let (mut literals, mut owners) = (Vec::new(), Vec::new());
+        for (index, rule) in rules.iter().enumerate() {
+            literals.extend(&rule.text);
+            owners.resize(literals.len(), index);
+        }
+        let literals = AhoCorasick::builder()
+            .match_kind(MatchKind::Standard)
+            .ascii_case_insensitive(true)
+            .build(&literals)
+            .map_err(|error| error.to_string())?;
+        Ok(Self {
+            rules,
+            literals,
+            owners,
+        })
+    }
+
+    /// Returns every rule, in order.
+    pub fn all(&self) -> &[Rule] {
+        &self.rules
+    }
+
+    /// Returns the rule of this id.
+    ///
+    /// # Panics
+    ///
+    /// When there is none: ids are written in this crate, and tested.
+    pub(crate) fn by_id(&self, id: &str) -> &Rule {
+        self.rules
+            .iter()
+            .find(|rule| rule.id == id)
+            .expect("the id is in rules.toml")
+    }
+
+    /// Returns the first rule that matches an exception's class, text and stack.
+    pub fn by_text(&self, type_name: &str, text: &str, stack: &str) -> Option<&Rule> {
+        let mut hits = vec![false; self.rules.len()];
+        for found in self.literals.find_overlapping_iter(text) {
+            hits[self.owners[found.pattern().as_usize()]] = true;
+        }
+        self.rules.iter().zip(hits).find_map(|(rule, hit)| {
+            let eligible = if rule.text.is_empty() {
+                !rule.types.is_empty()
+            } else {
+                hit
+            };
+            (eligible && rule.matches(type_name, text, stack)).then_some(rule)
+        })
+    }
+
+    /// Returns the rule of an exit status: minus a signal's number, or an exit code.
+    pub fn by_status(&self, status: i64) -> &Rule {
+        let matches = |rule: &&Rule| {
+            if status < 0 {
+                rule.signals.contains(&-status)
+            } else {
+                rule.exit_codes.contains(&status)
+            }
+        };
+        self.rules
+            .iter()
+            .find(matches)
+            .unwrap_or_else(|| self.by_id(if status < 0 { "silent" } else { "exit" }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::traceback;
+    use std::collections::HashSet;
+
+    /// A sample may carry a stack before a `|`.
+    fn rule_of(sample: &str) -> Option<&'static str> {
+        let (stack, text) = sample.split_once('|').unwrap_or(("", sample));
+        let (type_name, _) = traceback::split(text);
+        rules()
+            .by_text(type_name, text, stack)
+            .map(|rule| rule.id.as_str())
+    }
+
+    #[test]
+    fn every_sample_matches_its_rule_first_and_no_near_miss_does() {
+        for rule in rules().all() {
+            for sample in &rule.samples {
+                assert_eq!(rule_of(sample), Some(rule.id.as_str()), "{sample}");
+            }
+            for miss in &rule.near_misses {
+                assert_ne!(rule_of(miss), Some(rule.id.as_str()), "{miss}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_rules_are_sound() {
+        let mut ids = HashSet::new();
+        for rule in rules().all() {
+            assert!(ids.insert(&rule.id), "{} twice", rule.id);
+            assert_eq!(
+                rule.patterns().len(),
+                rule.pattern.len(),
+                "{}: a pattern does not compile",
+                rule.id
+            );
+            assert!(
+                rule.pattern.is_empty() || !rule.text.is_empty(),
+                "{}: a pattern needs a literal before it",
+                rule.id
+            );
+            assert!(
+                rule.names
+                    .as_ref()
+                    .is_none_or(|names| Regex::new(names).is_ok()),
+                "{}: names",
+                rule.id
+            );
+            let by_text = !(rule.text.is_empty() && rule.types.is_empty());
+            assert!(
+                !by_text || !rule.samples.is_empty() && !rule.near_misses.is_empty(),
+                "{}: no samples",
+                rule.id
+            );
+            let shown = matches!(rule.role, Role::Primary | Role::Ambiguous | Role::Timeout);
+            assert_eq!(
+                shown,
+                !rule.advice.is_empty(),
+                "{}: advice is for what can be a cause",
+                rule.id
+            );
+            assert!(
+                rule.advice.chars().count() <= 110,
+                "{}: advice too long",
+                rule.id
+            );
+        }
+    }
+
+    #[test]
+    fn every_category_is_of_the_taxonomy() {
+        for rule in rules().all() {
+            for category in [Some(&rule.category), rule.uniform_category.as_ref()]
+                .into_iter()
+                .flatten()
+            {
+                assert!(CATEGORIES.contains(&category.as_str()), "{category}");
+            }
+        }
+    }
+
+    const CATEGORIES: &[&str] = &[
+        "python_exception",
+        "import_error",
+        "abi_error",
+        "config_error",
+        "missing_file",
+        "permission_denied",
+        "disk_full",
+        "stale_file_handle",
+        "io_error",
+        "too_many_files",
+        "dataloader_worker_died",
+        "dataloader_error",
+        "dataloader_stall",
+        "shared_memory_exhausted",
+        "checkpoint_corrupt",
+        "checkpoint_mismatch",
+        "nan_loss",
+        "ddp_contract",
+        "collective_mismatch",
+        "process_group_misuse",
+        "port_in_use",
+        "dns_failure",
+        "interrupted",
+        "exit_without_traceback",
+        "cuda_out_of_memory",
+        "device_assert",
+        "illegal_memory_access",
+        "launch_failure",
+        "ecc_error",
+        "nvlink_error",
+        "gpu_lost",
+        "driver_mismatch",
+        "cublas_cudnn_error",
+        "nccl_system_error",
+        "nccl_internal_error",
+        "network_error",
+        "host_memory_exhausted",
+        "host_oom_killed",
+        "killed_unknown",
+        "segfault",
+        "abort",
+        "bus_error",
+        "floating_point_exception",
+        "illegal_instruction",
+        "heap_corruption",
+        "cpp_exception",
+        "assertion",
+        "hang",
+        "never_arrived",
+        "collective_timeout",
+        "peer_lost",
+        "store_lost",
+        "rendezvous_failed",
+        "launcher_terminated",
+        "preempted",
+        "time_limit",
+        "host_lost",
+        "resource_limit",
+        "syscall_denied",
+        "trap",
+        "left_early",
+        "host_stall",
+        "stopped_by_agreement",
+        "unknown",
+    ];
+}

@@ -1,4 +1,4 @@
-"""An unmodified torchelastic agent over `victim.py`: prints whom it blames, turn by turn.
+"""An unmodified torchelastic agent over `victim.py`: prints whom it blames each turn.
 
 Arguments: log directory, the culprit's rank, its fault, how many turns.
 """
@@ -9,12 +9,14 @@ import sys
 import uuid
 from pathlib import Path
 
-from torch.distributed.elastic.multiprocessing import (
+from torch.distributed.elastic.multiprocessing import (  # noqa: TID253
     DefaultLogsSpecs,
     Std,
     start_processes,
 )
-from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+from torch.distributed.elastic.multiprocessing.errors import (  # noqa: TID253
+    ChildFailedError,
+)
 
 log_dir, culprit, fault, turns = sys.argv[1:]
 victim = str(Path(__file__).with_name("victim.py"))
@@ -26,7 +28,7 @@ for turn in range(int(turns)):
     context = start_processes(
         name="victim.py",
         entrypoint=sys.executable,
-        args={rank: (victim, culprit, fault) for rank in ranks},
+        args=dict.fromkeys(ranks, (victim, culprit, fault)),
         envs={
             rank: {**common, "RANK": str(rank), "LOCAL_RANK": str(rank)}
             for rank in ranks

@@ -1,4 +1,4 @@
-"""The demo: a real torchrun job with one planted fault, torchrun's summary, our report."""
+"""The demo: a real torchrun job, a planted fault, torchrun's summary, our report."""
 
 from __future__ import annotations
 
@@ -65,7 +65,8 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="firstfault demo",
         description="Starts a real torchrun job of four gloo ranks on this machine,"
-        " lets rank 2 fail at step 3, and prints torchrun's own summary and our report.",
+        " lets rank 2 fail at step 3, and prints torchrun's own summary and our"
+        " report.",
         epilog=f"faults:\n{faults}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

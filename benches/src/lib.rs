@@ -1,1 +1,0 @@
-//! Benchmarks: ratios against a peer or a floor in the same run.

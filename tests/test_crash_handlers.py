@@ -14,7 +14,8 @@ SEGV = int(SIGSEGV)
 ABRT = int(SIGABRT)
 
 # What `install` of the faults library takes.
-RECOVER, RECOVER_OR_RESTORE, RECOVER_OR_CALL, ASK_THREAD, RAISE, EXIT, NEVER = range(7)
+RECOVER, RECOVER_OR_RESTORE, RECOVER_OR_CALL = range(3)
+ASK_THREAD, RAISE, EXIT, NEVER, FORK = range(3, 8)
 
 
 def install(manner: int) -> str:
@@ -86,6 +87,22 @@ def test_ten_thousand_recovered_faults_leave_nothing(
     ours = crash(directory, *steps, under=under, before=before)
     assert (ours.status, ours.stderr) == (0, "[]\n[]\n")
     assert ours.files == []
+
+
+def test_after_its_first_recovery_a_handler_is_called_first(directory: Path) -> None:
+    steps = ["watch", "touch:1", "report_seen", "touch:100", "report_seen"]
+    ours = crash(directory, *steps, under="activate", before=[install(RECOVER)])
+    assert (ours.status, ours.stderr, ours.files) == (0, "seen 1\nseen 1\n", [])
+
+
+def test_a_child_of_a_handler_crashes(directory: Path) -> None:
+    ours = crash(directory, "read_null", under="activate", before=[install(FORK)])
+    assert ours.status == -SIGSEGV
+    child, own = ours.files
+    assert own == "error.json"
+    assert child.startswith(f"error.{ours.pid}.child_")
+    assert ours.record(child)["firstfault"]["signal"]["name"] == "SIGABRT"
+    assert ours.record()["firstfault"]["signal"]["name"] == "SIGSEGV"
 
 
 def test_a_handler_installed_after_us_recovers(directory: Path) -> None:

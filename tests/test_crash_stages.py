@@ -7,7 +7,7 @@ from signal import SIGABRT, SIGFPE, SIGILL, SIGSEGV, Signals
 
 import pytest
 
-from crashes import crash, crashed_thread, functions
+from crashes import crash, crashed_thread, functions, missing
 
 TOGETHER = {
     "read_null": (SIGSEGV, SIGSEGV),
@@ -67,6 +67,35 @@ def test_after_the_interpreter_is_gone(directory: Path, under: str) -> None:
     assert found.pop("own_python_stack") in ("ok", "fault", "skipped")
     assert found["minimal"] == found["module"] == "ok"
     assert "other_python_stacks" in found
+
+
+# Whose state the dumper finds overwritten, and how that stage ends.
+CORRUPT = {
+    "own:fault": ("own_python_stack", "fault"),
+    "own:hang": ("own_python_stack", "timeout"),
+    "other:fault": ("other_python_stacks", "skipped"),
+    "other:hang": ("other_python_stacks", "skipped"),
+}
+
+
+@pytest.mark.parametrize("under", ["activate", "firstfault"])
+@pytest.mark.parametrize("what", CORRUPT)
+def test_a_stage_faults_or_hangs(
+    directory: Path, tmp_path: Path, what: str, under: str
+) -> None:
+    ours = crash(directory, "threads:3", f"corrupt:{what}", under=under)
+    if ours.status == 77:
+        missing("userfaultfd(2)")
+    assert (ours.status, ours.files) == (-SIGSEGV, ["error.json"])
+    record = ours.record()
+    assert record["firstfault"]["signal"]["address"] == "0x10"
+    assert record["firstfault"]["threads_total"] == 4 + what.startswith("other")
+    found = stages(record)
+    stage, status = CORRUPT[what]
+    assert found.pop(stage) == status
+    assert set(found.values()) == {"ok"}
+    if what.startswith("other"):
+        assert "main" in functions(crashed_thread(record))
 
 
 @pytest.mark.parametrize("fault", TOGETHER)

@@ -248,6 +248,40 @@ class Steps:
         assert released.recovered() == int(threads) * int(times), released.recovered()
 
     @staticmethod
+    def watch() -> None:
+        released.watch(os.environ["TORCHELASTIC_ERROR_FILE"].encode())
+
+    @staticmethod
+    def report_seen() -> None:
+        print("seen", released.files_seen(), file=sys.stderr)
+
+    @staticmethod
+    def corrupt(whose: str, how: str) -> None:
+        """Overwrite the state of a Python thread, then crash."""
+        address = 0x1111_1111_1111_1111
+        if how == "hang":
+            released.page_that_hangs.restype = ctypes.c_size_t
+            address = released.page_that_hangs()
+            if not address:
+                sys.exit(77)
+        get = ctypes.pythonapi.PyThreadState_Get
+        get.restype = ctypes.c_void_p
+        states = []
+        never, started = threading.Event(), threading.Semaphore(0)
+
+        def other() -> None:
+            states.append(get())
+            waiting(started, never)
+
+        if whose == "other":
+            threading.Thread(target=other, daemon=True).start()
+            started.acquire()
+        else:
+            states.append(get())
+        # With the GIL held, nobody else trips over it before the crash.
+        held.corrupt_and_read_null(ctypes.c_void_p(states[0]), ctypes.c_size_t(address))
+
+    @staticmethod
     def report_files() -> None:
         """Say on stderr which error files are there now."""
         directory = Path(os.environ["TORCHELASTIC_ERROR_FILE"]).parent

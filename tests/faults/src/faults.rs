@@ -124,6 +124,37 @@ extern "C" fn queue_signal(signal: c_int) {
     unsafe { libc::sigqueue(libc::getpid(), signal, value) };
 }
 
+/// Overwrites a structure of Python's by addresses, then reads a null pointer.
+#[unsafe(no_mangle)]
+extern "C" fn corrupt_and_read_null(structure: *mut usize, address: usize) {
+    for index in 0..32 {
+        unsafe { structure.add(index).write_volatile(address) };
+    }
+    read_null();
+}
+
+/// Returns the address of a page whose reader waits until a signal comes, or 0 where the kernel has no such pages.
+///
+/// Source: userfaultfd(2); nobody answers its questions.
+#[unsafe(no_mangle)]
+extern "C" fn page_that_hangs() -> usize {
+    const USER_MODE_ONLY: c_int = 1;
+    const API: libc::c_ulong = 0xc018_aa3f;
+    const REGISTER: libc::c_ulong = 0xc020_aa00;
+    const MODE_MISSING: u64 = 1;
+    unsafe {
+        let flags = libc::O_CLOEXEC | USER_MODE_ONLY;
+        let descriptor = libc::syscall(libc::SYS_userfaultfd, flags) as c_int;
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+        let page = libc::mmap(null_mut(), 4096, libc::PROT_READ, flags, -1, 0);
+        let mut api = [0xaa_u64, 0, 0];
+        let mut range = [page as u64, 4096, MODE_MISSING, 0];
+        let failed = libc::ioctl(descriptor, API, api.as_mut_ptr()) != 0
+            || libc::ioctl(descriptor, REGISTER, range.as_mut_ptr()) != 0;
+        if failed { 0 } else { page as usize }
+    }
+}
+
 /// Lets the fault happen when the process exits, after the interpreter is gone.
 #[unsafe(no_mangle)]
 extern "C" fn at_exit(fault: super::Function) {

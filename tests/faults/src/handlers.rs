@@ -1,7 +1,7 @@
 //! Signal handlers as other libraries install them.
 
 use std::cell::UnsafeCell;
-use std::ffi::{c_int, c_void};
+use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::ptr::null_mut;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicI32, AtomicUsize, Ordering};
@@ -23,9 +23,11 @@ enum Manner {
     Exit,
     /// Sleeps.
     Never,
+    /// Forks a child that aborts, waits for it, then puts back the default and raises.
+    Fork,
 }
 
-const MANNERS: [Manner; 7] = [
+const MANNERS: [Manner; 8] = [
     Manner::Recover,
     Manner::RecoverOrRestore,
     Manner::RecoverOrCall,
@@ -33,6 +35,7 @@ const MANNERS: [Manner; 7] = [
     Manner::Raise,
     Manner::Exit,
     Manner::Never,
+    Manner::Fork,
 ];
 
 struct Saved([UnsafeCell<Option<libc::sigaction>>; 65]);
@@ -42,6 +45,8 @@ static SAVED: Saved = Saved([const { UnsafeCell::new(None) }; 65]);
 static MANNER: AtomicUsize = AtomicUsize::new(0);
 static RECOVERED: AtomicUsize = AtomicUsize::new(0);
 static WRONG: AtomicUsize = AtomicUsize::new(0);
+static WATCHED: OnceLock<CString> = OnceLock::new();
+static FILES_SEEN: AtomicUsize = AtomicUsize::new(0);
 static PIPES: [AtomicI32; 4] = [const { AtomicI32::new(-1) }; 4];
 
 /// An access that the page forbids. Source: asm-generic/siginfo.h
@@ -95,6 +100,11 @@ extern "C" fn on_signal(signal: c_int, info: *mut libc::siginfo_t, context: *mut
             if !is_whole {
                 WRONG.fetch_add(1, Ordering::Relaxed);
             }
+            if let Some(path) = WATCHED.get() {
+                let is_there = unsafe { libc::access(path.as_ptr(), libc::F_OK) } == 0;
+                FILES_SEEN.fetch_add(usize::from(is_there), Ordering::Relaxed);
+                unsafe { *libc::__errno_location() = ERRNO };
+            }
             let page = address / PAGE * PAGE;
             unsafe {
                 libc::mprotect(
@@ -110,6 +120,16 @@ extern "C" fn on_signal(signal: c_int, info: *mut libc::siginfo_t, context: *mut
         Manner::RecoverOrCall => call_saved(signal, info, context),
         Manner::AskThread => {
             ask_helper();
+            put_back(signal, None);
+            unsafe { libc::raise(signal) };
+        }
+        Manner::Fork => {
+            unsafe {
+                match libc::fork() {
+                    0 => libc::abort(),
+                    child => libc::waitpid(child, null_mut(), 0),
+                };
+            }
             put_back(signal, None);
             unsafe { libc::raise(signal) };
         }
@@ -187,6 +207,18 @@ extern "C" fn touch_together(threads: c_int, times: c_int) -> c_int {
             .map(|thread| thread.join().expect("no panic"))
             .sum()
     })
+}
+
+/// Lets the recovering handler look whether this file is there, each time before it repairs a fault.
+#[unsafe(no_mangle)]
+extern "C" fn watch(path: *const c_char) {
+    let _ = WATCHED.set(unsafe { CStr::from_ptr(path) }.to_owned());
+}
+
+/// Returns how often the file was there.
+#[unsafe(no_mangle)]
+extern "C" fn files_seen() -> usize {
+    FILES_SEEN.load(Ordering::Relaxed)
 }
 
 /// Returns how many faults the handler repaired.

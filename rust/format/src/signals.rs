@@ -31,11 +31,28 @@ const fn code(value: i32, name: &'static str) -> Code {
 }
 
 const fn signal(number: i32, name: &'static str, description: &'static str) -> Signal {
-    Signal { number, name, description, crash: false, codes: &[] }
+    Signal {
+        number,
+        name,
+        description,
+        crash: false,
+        codes: &[],
+    }
 }
 
-const fn crash(number: i32, name: &'static str, description: &'static str, codes: &'static [Code]) -> Signal {
-    Signal { number, name, description, crash: true, codes }
+const fn crash(
+    number: i32,
+    name: &'static str,
+    description: &'static str,
+    codes: &'static [Code],
+) -> Signal {
+    Signal {
+        number,
+        name,
+        description,
+        crash: true,
+        codes,
+    }
 }
 
 /// Codes that any signal can carry: who sent it.
@@ -71,7 +88,12 @@ pub const SIGNALS: &[Signal] = &[
         ],
     ),
     Signal {
-        codes: &[code(1, "TRAP_BRKPT"), code(2, "TRAP_TRACE"), code(3, "TRAP_BRANCH"), code(4, "TRAP_HWBKPT")],
+        codes: &[
+            code(1, "TRAP_BRKPT"),
+            code(2, "TRAP_TRACE"),
+            code(3, "TRAP_BRANCH"),
+            code(4, "TRAP_HWBKPT"),
+        ],
         ..signal(5, "SIGTRAP", "Trace/breakpoint trap")
     },
     crash(6, "SIGABRT", "Aborted", &[]),
@@ -108,7 +130,12 @@ pub const SIGNALS: &[Signal] = &[
         11,
         "SIGSEGV",
         "Segmentation fault",
-        &[code(1, "SEGV_MAPERR"), code(2, "SEGV_ACCERR"), code(3, "SEGV_BNDERR"), code(4, "SEGV_PKUERR")],
+        &[
+            code(1, "SEGV_MAPERR"),
+            code(2, "SEGV_ACCERR"),
+            code(3, "SEGV_BNDERR"),
+            code(4, "SEGV_PKUERR"),
+        ],
     ),
     signal(12, "SIGUSR2", "User defined signal 2"),
     signal(13, "SIGPIPE", "Broken pipe"),
@@ -148,7 +175,10 @@ pub fn by_name(name: &str) -> Option<&'static Signal> {
 /// Returns the name of an `si_code` of this signal, or `None` where the value is not one of Linux's.
 pub fn code_name(number: i32, value: i32) -> Option<&'static str> {
     let own = by_number(number).map_or(&[][..], |signal| signal.codes);
-    own.iter().chain(COMMON_CODES).find(|code| code.value == value).map(|code| code.name)
+    own.iter()
+        .chain(COMMON_CODES)
+        .find(|code| code.value == value)
+        .map(|code| code.name)
 }
 
 #[cfg(test)]

@@ -121,10 +121,10 @@ pub(crate) fn assemble(mut evidence: Evidence, options: &Options) -> Job {
     }
     let mut nameless = 0;
     drop_copies(&mut evidence.records);
+    let loose = loose_ranks(&evidence, &numbers);
     for slot in std::mem::take(&mut evidence.slots) {
         job.add_slot(slot, &numbers);
     }
-    let loose = loose_ranks(&evidence, &numbers);
     for (index, record) in std::mem::take(&mut evidence.records)
         .into_iter()
         .enumerate()

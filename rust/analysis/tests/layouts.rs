@@ -363,6 +363,20 @@ fn the_launchers_own_copy_of_a_workers_record_is_no_second_failure() {
 }
 
 #[test]
+fn a_record_without_a_rank_is_not_taken_for_another_ranks() {
+    let job = Job::new("stranger");
+    job.record("job_abcd1234/attempt_0/0/error.json", &torch(PEER, START));
+    job.record("job_abcd1234/attempt_0/1/error.json", &torch(PEER, START));
+    job.record(
+        "elsewhere/error.json",
+        &torch("ValueError: loss is nan", START),
+    );
+    let report = job.report();
+    assert_eq!(cause(&report), (None, "nan_loss", Confidence::Medium));
+    assert_eq!(report.ranks.collateral, "0-1");
+}
+
+#[test]
 fn a_thousand_ranks_fit_on_a_page() {
     let job = Job::new("many");
     for rank in 0..1_000 {

@@ -275,3 +275,50 @@ fn categories(report: &Report) -> String {
         format!(" ({})", list.join(", "))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::schema::{Attempt, DamagedFile, Suspect};
+
+    #[test]
+    fn a_report_full_of_everything_still_fits_on_a_page() {
+        let long = "word ".repeat(100);
+        let cause = RootCause {
+            title: long.clone(),
+            advice: long.clone(),
+            evidence: vec![long.clone(); 50],
+            ..RootCause::default()
+        };
+        let report = Report {
+            root_cause: Some(cause.clone()),
+            also_primary: vec![cause; 16],
+            suspects: vec![Suspect::default(); 16],
+            attempts: vec![Attempt::default(); 100],
+            damaged_files: vec![DamagedFile::default(); 1000],
+            incomplete: vec![long; 100],
+            ..Report::default()
+        };
+        let text = render(&report, false);
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(lines.len(), MAX_LINES);
+        assert!(
+            lines[MAX_LINES - 1].ends_with("more lines: see --format json)"),
+            "{text}"
+        );
+        assert!(
+            lines.iter().all(|line| safe::width(line) <= MAX_COLUMNS),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn colour_is_on_the_verdict_only() {
+        let report = Report {
+            root_cause: Some(RootCause::default()),
+            ..Report::default()
+        };
+        assert!(!render(&report, false).contains('\x1b'));
+        assert_eq!(render(&report, true).matches('\x1b').count(), 2);
+    }
+}

@@ -36,7 +36,7 @@ lint: $(VENV)/built  ## check formatting, lints, types, the stub and the symbols
 	sh rust/audit/symbols.sh
 
 bench: $(VENV)/ready  ## measure against torch, an undecorated main and the floor of the machine
-	$(BIN)/maturin develop --quiet --release --locked
+	PIP_QUIET=1 $(BIN)/maturin develop --quiet --release --locked
 	rm -f $(VENV)/built
 	$(BIN)/python benches/side_by_side.py
 	cargo bench --quiet --locked -p firstfault-benches
@@ -53,5 +53,5 @@ $(VENV)/ready: pyproject.toml constraints.txt
 	touch $@
 
 $(VENV)/built: $(VENV)/ready $(SOURCES)
-	$(BIN)/maturin develop --quiet --locked
+	PIP_QUIET=1 $(BIN)/maturin develop --quiet --locked
 	touch $@

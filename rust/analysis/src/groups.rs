@@ -20,11 +20,15 @@ impl Fingerprint {
         hash.part(category.as_bytes());
         hash.part(name.as_bytes());
         hash.without_numbers(text.lines().next().unwrap_or(""));
-        let own = frames.clone().any(|frame| !is_library(frame.file));
-        for frame in frames
-            .filter(|frame| !own || !is_library(frame.file))
+        let mut shown: Vec<FrameRef<'_>> = frames
+            .clone()
+            .filter(|frame| !is_library(frame.file))
             .take(5)
-        {
+            .collect();
+        if shown.is_empty() {
+            shown.extend(frames.take(5));
+        }
+        for frame in shown {
             hash.part(frame.function.as_bytes());
             hash.part(frame.file.rsplit('/').next().unwrap_or("").as_bytes());
             hash.part(&frame.line.to_le_bytes());

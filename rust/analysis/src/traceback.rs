@@ -350,18 +350,15 @@ pub fn location<'a>(frames: impl Iterator<Item = FrameRef<'a>> + Clone) -> Strin
 
 /// Returns whether a source file belongs to Python or an installed package, not to the program.
 pub fn is_library(file: &str) -> bool {
-    if file.contains("firstfault/_demo/") {
-        return false;
+    static PACKAGES: LazyLock<memmem::Finder<'_>> =
+        LazyLock::new(|| memmem::Finder::new("-packages/"));
+    static PYTHON: LazyLock<memmem::Finder<'_>> =
+        LazyLock::new(|| memmem::Finder::new("/lib/python3"));
+    let bytes = file.as_bytes();
+    if PACKAGES.find(bytes).is_some() || PYTHON.find(bytes).is_some() {
+        return !file.contains("firstfault/_demo/");
     }
-    [
-        "/site-packages/",
-        "/dist-packages/",
-        "/lib/python3",
-        "/firstfault/_record.py",
-    ]
-    .iter()
-    .any(|part| file.contains(part))
-        || file.starts_with('<')
+    file.starts_with('<') || file.ends_with("/firstfault/_record.py")
 }
 
 /// Returns a file's name as short as still tells which: from the package on, or the last component.
@@ -462,6 +459,37 @@ mod tests {
             place,
             "in string_at (ctypes/__init__.py:519), called from main (train.py:36)"
         );
+    }
+
+    #[test]
+    fn files_of_packages_and_of_the_program() {
+        for (file, library, shown) in [
+            (
+                "/e/lib/python3.11/site-packages/torch/x/y.py",
+                true,
+                "torch/x/y.py",
+            ),
+            (
+                "/usr/lib/python3/dist-packages/numpy/a.py",
+                true,
+                "numpy/a.py",
+            ),
+            (
+                "/usr/lib/python3.11/ctypes/__init__.py",
+                true,
+                "ctypes/__init__.py",
+            ),
+            ("<frozen runpy>", true, "<frozen runpy>"),
+            ("/src/python/firstfault/_record.py", true, "_record.py"),
+            (
+                "/e/site-packages/firstfault/_demo/worker.py",
+                false,
+                "firstfault/_demo/worker.py",
+            ),
+            ("/home/me/train.py", false, "train.py"),
+        ] {
+            assert_eq!((is_library(file), short(file)), (library, shown), "{file}");
+        }
     }
 
     #[test]

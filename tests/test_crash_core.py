@@ -68,6 +68,14 @@ def test_program_counter_code_and_address(
         assert ours.program_counter[0].endswith("firstfault_faults.so")
 
 
+def test_after_a_stage_that_faulted_it_is_still_the_first_fault(tmp_path: Path) -> None:
+    steps = ["threads:3", "corrupt:own:fault"]
+    theirs = core_of(tmp_path / "nothing", *steps, under="nothing")
+    ours = core_of(tmp_path / "activate", *steps, under="activate")
+    assert ours == theirs
+    assert ours.address == ("", 0x10)
+
+
 def test_a_signal_of_the_parent_tells_its_sender(tmp_path: Path) -> None:
     (tmp_path / "errors").mkdir()
     ended = crash(

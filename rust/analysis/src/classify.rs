@@ -38,16 +38,57 @@ const CONTROL_FLOW: &[&str] = &[
 /// Returns what the rules make of a failure: the deepest exception that says something, and where it points.
 pub fn classify(failure: &Failure) -> Finding {
     let section = failure.section.as_deref();
-    let stack = traceback::strip_prefixes(&failure.callstack);
     if let Some(section) = section.filter(|section| is_signal(section)) {
         return crash(failure, section);
     }
+    if let Some(finding) = consequence(failure, section) {
+        return finding;
+    }
+    let stack = traceback::strip_prefixes(&failure.callstack);
     let chain = chain(failure, section, &stack);
     let mut finding = texts(&chain, &stack);
     if section.is_some_and(|section| section.kind == Some(Kind::Exit)) && finding.rule.generic {
         finding.rule = rules().by_id("exit");
     }
     finding
+}
+
+/// A consequence that was raised from nothing: most failures of a large job, and none of them needs its stack read.
+fn consequence(failure: &Failure, section: Option<&Section>) -> Option<Finding> {
+    let exception = section.and_then(|section| section.exception.as_ref());
+    let alone =
+        exception.is_none_or(|exception| exception.chain.is_empty() && exception.group.is_empty());
+    if !alone || failure.message.is_empty() || traceback::has_several(&failure.callstack) {
+        return None;
+    }
+    let (type_name, message) = traceback::split(&failure.message);
+    let rule = rules().by_text(type_name, &failure.message, &failure.callstack)?;
+    if rule.relay || !matches!(rule.role, Role::Collateral | Role::Timeout) {
+        return None;
+    }
+    let mut pointers = rule.pointers(&failure.message);
+    pointers.sort_unstable();
+    pointers.dedup();
+    let fingerprint = fingerprint(rule, type_name, message, &[]);
+    Some(Finding {
+        rule,
+        pointers,
+        relay: false,
+        fingerprint,
+        headline: failure.message.clone(),
+    })
+}
+
+/// Where a rank stood when another failed says nothing about the failure: the stack of a consequence does not count.
+fn fingerprint(
+    rule: &Rule,
+    type_name: &str,
+    message: &str,
+    frames: &[FrameRef<'_>],
+) -> Fingerprint {
+    let counts = !matches!(rule.role, Role::Collateral | Role::Timeout);
+    let frames = if counts { frames } else { &[] };
+    Fingerprint::of(&rule.category, type_name, message, frames.iter().copied())
 }
 
 fn is_signal(section: &Section) -> bool {
@@ -163,12 +204,11 @@ pub(crate) fn texts(chain: &[Raised<'_>], stack: &str) -> Finding {
         .unwrap_or((rules.by_id("exception"), &none));
     pointers.sort_unstable();
     pointers.dedup();
-    let frames = raised.frames.iter().copied();
     Finding {
         rule,
         pointers,
         relay,
-        fingerprint: Fingerprint::of(&rule.category, raised.type_name, raised.message, frames),
+        fingerprint: fingerprint(rule, raised.type_name, raised.message, &raised.frames),
         headline: headline(raised.type_name, raised.message),
     }
 }
@@ -301,6 +341,41 @@ mod tests {
                 "{first} | {second}"
             );
         }
+    }
+
+    #[test]
+    fn consequences_are_alike_wherever_the_rank_stood() {
+        let at = |line: u32, port: u32| {
+            let message = format!(
+                "RuntimeError: Connection closed by peer [127.0.0.1]:{port}. This is typically"
+            );
+            let callstack = format!(
+                "Traceback (most recent call last):\n  File \"/j/t.py\", line {line}, in main\n{message}\n"
+            );
+            classify(&Failure {
+                message,
+                callstack,
+                ..Failure::default()
+            })
+            .fingerprint
+        };
+        assert_eq!(at(1, 4242), at(2, 17));
+        let wrapped = |line: u32| {
+            let first = "RuntimeError: Connection closed by peer [1]:2. This";
+            let text = traceback(
+                first,
+                "The above exception was the direct cause of the following exception:",
+                "RuntimeError: x",
+            );
+            let callstack = text.replace("line 1", &format!("line {line}"));
+            classify(&Failure {
+                message: "RuntimeError: x".into(),
+                callstack,
+                ..Failure::default()
+            })
+            .fingerprint
+        };
+        assert_eq!(wrapped(5), wrapped(6));
     }
 
     #[test]

@@ -88,6 +88,13 @@ fn label(line: &str) -> usize {
     line.len() - after.strip_prefix(' ').unwrap_or(after).len()
 }
 
+/// Returns whether a text may hold more than one exception: a chain, a group, or a traceback inside a message.
+pub(crate) fn has_several(text: &str) -> bool {
+    static CALLS: LazyLock<memmem::Finder<'_>> =
+        LazyLock::new(|| memmem::Finder::new("(most recent call last)"));
+    CALLS.find_iter(text.as_bytes()).nth(1).is_some()
+}
+
 /// Returns the rank that torch's `sys.excepthook` printed before a line: `[rank3]: `.
 pub fn printed_rank(text: &str) -> Option<u32> {
     text.lines()

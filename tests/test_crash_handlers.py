@@ -170,6 +170,29 @@ def test_a_handler_that_ends_the_process(
     assert ours.record()["firstfault"]["signal"]["address"] == "0x10"
 
 
+@pytest.mark.parametrize("under", ["activate", "firstfault"])
+@pytest.mark.parametrize("manner", [RECOVER, RAISE])
+def test_a_handler_that_gives_up_a_sent_signal(
+    directory: Path, tmp_path: Path, manner: int, under: str
+) -> None:
+    (tmp_path / "theirs").mkdir()
+    bare = "nothing" if under == "activate" else "torch_handler"
+    before, steps = [install(manner)], [f"kill:{SEGV}", "exit:5"]
+    theirs = crash(tmp_path / "theirs", *steps, under=bare, before=before)
+    ours = crash(directory, *steps, under=under, before=before)
+    assert ours.status == theirs.status
+    # A signal that was sent does not strike again: who puts back the default and
+    # returns has let the process live.
+    if manner == RAISE:
+        assert ours.status == -SIGSEGV
+        assert ours.record()["firstfault"]["signal"]["code"] == "SI_USER"
+    else:
+        assert ours.status == 5
+        assert all(name != "error.json" for name in ours.files) or (
+            ours.record()["firstfault"]["kind"] == "exit"
+        )
+
+
 def test_a_handler_that_never_returns_has_the_minimal_file_before_it(
     directory: Path,
 ) -> None:

@@ -49,12 +49,7 @@ def test_no_descriptor_is_free(directory: Path) -> None:
     "under",
     [
         "activate",
-        pytest.param(
-            "firstfault",
-            marks=pytest.mark.xfail(
-                reason="the interpreter's end disables faulthandler, and with it us"
-            ),
-        ),
+        "firstfault",
     ],
 )
 def test_after_the_interpreter_is_gone(directory: Path, under: str) -> None:

@@ -28,4 +28,5 @@ def test_an_unmodified_agent_blames_the_culprit(
     for turn in turns:
         assert turn["failed"] == [0, 1], "the victim must have failed too"
         assert turn["blamed"] == culprit
-        assert turn["exitcode"] == (-11 if fault == "segfault" else 1)
+        # The agent may end a Python process that is on its way out already.
+        assert turn["exitcode"] in ((-11,) if fault == "segfault" else (1, -15))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import faulthandler
 import os
 import sys
@@ -72,7 +73,7 @@ class ErrorHandler:
         if is_disabled():
             return
         try:
-            faulthandler.enable(all_threads=True)
+            _enable_faulthandler()
         except Exception as error:
             warn(f"Unable to enable fault handler. {headline(error)}")
         _keep_reserve()
@@ -340,6 +341,31 @@ def _make_room(path: str | None, record: ErrorRecord) -> None:
             os.remove(path)
     except Exception:
         return  # There is nothing, or nothing that can be told to be the same.
+
+
+def _enable_faulthandler() -> None:
+    """Enable `faulthandler` as torch does, and see to it that its end is not ours."""
+    if faulthandler.is_enabled():
+        # Whoever enabled it chose its file.
+        faulthandler.enable(all_threads=True)
+        return
+    faulthandler.enable(all_threads=True)
+    # faulthandler keeps the descriptor, not the file: so do we.
+    atexit.register(_outlive_faulthandler, sys.stderr.fileno())
+
+
+def _outlive_faulthandler(descriptor: int) -> None:
+    """Link faulthandler's handlers above ours, not below.
+
+    The interpreter's end switches it off, which puts back what was before it.
+    """
+    try:
+        faulthandler.disable()
+        _native.reassert()
+        faulthandler.enable(file=descriptor, all_threads=True)
+        _native.reassert()
+    except Exception as error:
+        warn(f"Unable to watch the interpreter's end. {headline(error)}")
 
 
 def _keep_reserve() -> None:

@@ -36,8 +36,7 @@ for turn in range(int(turns)):
         logs_specs=DefaultLogsSpecs(log_dir=str(turn_dir), redirects=Std.ALL),
     )
     result = context.wait(timeout=60, period=0.1)
-    # As the agent hands them on: in order of rank.
-    failures = dict(sorted(result.failures.items()))
+    failures = result.failures
     rank, failure = ChildFailedError("victim.py", failures).get_first_failure()
     print(
         json.dumps(

@@ -41,6 +41,15 @@ pub(crate) fn activate(
     Ok(())
 }
 
+/// Put the crash handlers back above handlers that are known to end the process, as faulthandler's.
+///
+/// Raises:
+///     OSError: The kernel refused.
+#[pyfunction]
+pub(crate) fn reassert() -> Result<()> {
+    guard(|| Ok(capture::reassert()?))
+}
+
 /// Return who this process is, as a JSON object with the keys `host`, `process` and `rank`.
 #[pyfunction]
 pub(crate) fn identity() -> Result<String> {

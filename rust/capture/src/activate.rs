@@ -118,6 +118,17 @@ fn arm(targets: &[Target]) -> io::Result<()> {
     install::install().map_err(errno)
 }
 
+/// Puts the handler back above handlers that it knows; before [`activate`] there is nothing to put back.
+///
+/// # Errors
+/// The kernel refused an action.
+pub fn reassert() -> io::Result<()> {
+    match install::configuration() {
+        Some(_) => install::install().map_err(io::Error::from_raw_os_error),
+        None => Ok(()),
+    }
+}
+
 /// The identity as JSON members, which the handler copies into a file.
 fn for_handler(identity: &Identity) -> error_file::Identity {
     error_file::Identity {

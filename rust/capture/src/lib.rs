@@ -11,7 +11,7 @@ mod record;
 mod redact;
 mod target;
 
-pub use activate::{Activation, activate, identity};
+pub use activate::{Activation, activate, identity, reassert};
 pub use firstfault_handler::commit::Strength;
 pub use firstfault_handler::context::Clock;
 pub use record::{commit, replace};

@@ -162,16 +162,17 @@ fn recovers_as_before(delivery: &Delivery<'_>) -> bool {
         return false;
     };
     call(&previous.action, delivery);
-    let has_given_up = gave_up(delivery);
+    let has_given_up = gave_up(delivery, is_fault(delivery.info));
     if has_given_up {
         delivery.captured.exhaust();
     }
     !has_given_up
 }
 
-/// Whether a handler that returned has put back the default, so that the fault strikes again and ends the process.
-fn gave_up(delivery: &Delivery<'_>) -> bool {
-    is_fault(delivery)
+/// Whether a handler that returned has put back the default, and the process ends by it: the fault strikes again, or
+/// the handler has raised the signal, which waits for its mask to end.
+fn gave_up(delivery: &Delivery<'_>, strikes_again: bool) -> bool {
+    (strikes_again || sys::is_pending(delivery.signal))
         && sys::action(delivery.signal).is_ok_and(|action| action.sa_sigaction == libc::SIG_DFL)
 }
 
@@ -184,9 +185,14 @@ fn lives_on(delivery: &Delivery<'_>) -> bool {
 }
 
 /// Whether the kernel raised the signal for what the thread did, and will again when it goes on.
-fn is_fault(delivery: &Delivery<'_>) -> bool {
+fn is_fault(info: *const libc::siginfo_t) -> bool {
     // SAFETY: the kernel's information, or null.
-    unsafe { delivery.info.as_ref() }.is_some_and(|info| info.si_code > 0)
+    unsafe { info.as_ref() }.is_some_and(|info| info.si_code > 0)
+}
+
+/// Whether the owner's delivery began by a fault, whatever handlers have raised since.
+fn outer_is_fault() -> bool {
+    is_fault(OUTER_INFO.load(Ordering::Relaxed))
 }
 
 fn first(delivery: &Delivery<'_>, configuration: &'static Configuration) {
@@ -245,15 +251,19 @@ fn deliver(delivery: &Delivery<'_>, configuration: &'static Configuration) {
             capture(Depth::Full, configuration);
             delivery.captured.used.fetch_add(1, Ordering::Relaxed);
             call(&previous.action, delivery);
+            if OWNER.load(Ordering::Acquire) != own_key() {
+                // It raised the signal once more, and what ours called then let the process live.
+                return;
+            }
             if lives_on(delivery) {
-                return end_delivery(delivery, configuration, !is_fault(delivery));
+                return end_delivery(delivery, configuration, !outer_is_fault());
             }
             // It was switched off and did nothing: the one below is next.
             continue;
         }
         capture(Depth::Minimal, configuration);
         call(&previous.action, delivery);
-        if gave_up(delivery) {
+        if gave_up(delivery, outer_is_fault()) {
             delivery.captured.exhaust();
             continue;
         }
@@ -268,7 +278,7 @@ fn end_delivery(delivery: &Delivery<'_>, configuration: &Configuration, withdraw
         crash_record::withdraw(configuration);
         stages::reset();
     }
-    delivery.captured.used.store(0, Ordering::Relaxed);
+    delivery.captured.drop_used();
     OWNER.store(0, Ordering::Release);
     OWNER_CHANGED.fetch_add(1, Ordering::Release);
     sys::futex_wake(&OWNER_CHANGED);

@@ -104,6 +104,14 @@ impl Captured {
         self.used.store(DEPTH_MAX, Ordering::Relaxed);
     }
 
+    /// Forgets the actions that a delivery has used up: each was good for one signal, and the process lives.
+    pub(crate) fn drop_used(&self) {
+        let used = self.used.swap(0, Ordering::Relaxed);
+        let depth = self.depth.load(Ordering::Relaxed);
+        self.depth
+            .store(depth.saturating_sub(used), Ordering::Release);
+    }
+
     fn push(&self, previous: Previous) -> Result<(), Errno> {
         // SAFETY: the installer's lock; the handler does not look at or above `depth`.
         let actions = unsafe { &mut *self.actions.get() };

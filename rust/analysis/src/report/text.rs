@@ -234,7 +234,8 @@ impl Page {
         };
         part("primary", &ranks.primary, String::new());
         part("collateral", &ranks.collateral, categories(report));
-        part("terminated", &ranks.terminated, String::new());
+        let ended = " (collateral too: their launcher ended them)".to_owned();
+        part("terminated", &ranks.terminated, ended);
         part("silent", &ranks.silent, String::new());
         part("succeeded", &ranks.succeeded, String::new());
         if !parts.is_empty() {

@@ -72,6 +72,16 @@ pub fn all_signals_but(kept_out: impl Fn(libc::c_int) -> bool) -> libc::sigset_t
     set
 }
 
+/// Returns whether a signal waits for this thread, or any of the process, to unblock it.
+pub fn is_pending(signal: libc::c_int) -> bool {
+    let mut pending = empty_set();
+    // SAFETY: the room is for one set; a wrong number is no member.
+    unsafe {
+        libc::sigpending(&raw mut pending) == 0
+            && libc::sigismember(&raw const pending, signal) == 1
+    }
+}
+
 /// Sets the signal mask of the calling thread.
 pub fn set_mask(how: libc::c_int, set: &libc::sigset_t) {
     // SAFETY: the set lives through the call. sigprocmask is per thread in glibc and musl alike.

@@ -180,8 +180,8 @@ fn gave_up(delivery: &Delivery<'_>, strikes_again: bool) -> bool {
 ///
 /// So does faulthandler's, above a signal that is ignored or handled in Python.
 fn lives_on(delivery: &Delivery<'_>) -> bool {
-    sys::action(delivery.signal)
-        .is_ok_and(|action| !is_ours(&action) && action.sa_sigaction != libc::SIG_DFL)
+    let has_run = sys::action(delivery.signal).is_ok_and(|action| !is_ours(&action));
+    has_run && !gave_up(delivery, outer_is_fault())
 }
 
 /// Whether the kernel raised the signal for what the thread did, and will again when it goes on.

@@ -42,10 +42,20 @@ fn columns(c: char) -> usize {
     }
 }
 
-/// Returns the text cut to so many columns, with `…` where something was cut.
+/// Returns the text cut to so many columns, with `…` where something was cut: at the end, but a path keeps its end,
+/// where the rank and the file's name are.
 pub(super) fn cut(text: &str, most: usize) -> String {
     if width(text) <= most {
         return text.to_owned();
+    }
+    if text.starts_with('/') && !text.contains(' ') {
+        let mut used = 1;
+        let start = text.char_indices().rev().take_while(|(_, c)| {
+            used += columns(*c);
+            used <= most
+        });
+        let start = start.last().map_or(text.len(), |(at, _)| at);
+        return format!("…{}", &text[start..]);
     }
     let mut out = String::new();
     let mut used = 1;
@@ -63,6 +73,12 @@ pub(super) fn cut(text: &str, most: usize) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_path_keeps_its_end() {
+        assert_eq!(cut("/job/attempt_0/2/error.json", 15), "…0/2/error.json");
+        assert_eq!(cut("/job/attempt_0 and more", 15), "/job/attempt_0…");
+    }
 
     #[test]
     fn nothing_reaches_the_terminal_as_a_command() {

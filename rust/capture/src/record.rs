@@ -133,20 +133,74 @@ fn commit_to(
     })
 }
 
-/// Replaces a file by these bytes, whole or not at all; a mount point is written in place.
+/// Replaces a file by these bytes, whole or not at all; a mount point is written in place, in short form.
 ///
 /// # Errors
 /// The operating system's, with the path.
 pub fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let target = Target::at(path)?;
+    let compact = compacted(bytes);
     let mut content = Record {
         whole: bytes,
-        compact: bytes,
+        compact: &compact,
     };
     let mut paths = PATHS.lock().unwrap_or_else(PoisonError::into_inner);
     commit::replace(place(&target)?, &this_process(), &mut content, &mut paths)
         .map(drop)
         .map_err(|errno| target::named(&io::Error::from_raw_os_error(errno), path))
+}
+
+/// How large a record may be that is written in place, bytes.
+///
+/// Source: kubelet keeps 4,096 bytes of a termination message.
+const COMPACT_MAX: usize = 4000;
+
+/// A record in at most [`COMPACT_MAX`] bytes: the message first, cut texts, and of our section what orders failures.
+fn compacted(record: &[u8]) -> Vec<u8> {
+    if record.len() <= COMPACT_MAX {
+        return record.to_vec();
+    }
+    let Ok(mut value) = serde_json::from_slice::<serde_json::Value>(record) else {
+        return record[..COMPACT_MAX].to_vec();
+    };
+    let mut short = serde_json::Map::new();
+    if let Some(section) = value[firstfault_format::SECTION].as_object() {
+        for key in ["schema_version", "kind", "final", "time_ns", "rank"] {
+            if let Some(fact) = section.get(key) {
+                short.insert(key.to_owned(), fact.clone());
+            }
+        }
+    }
+    let mut most = COMPACT_MAX / 2;
+    loop {
+        shorten(&mut value["message"], most);
+        let message = serde_json::json!({ "message": value["message"] }).to_string();
+        let section = serde_json::json!({ firstfault_format::SECTION: short }).to_string();
+        // The message comes first, whatever order a map would give.
+        let whole = format!("{},{}", &message[..message.len() - 1], &section[1..]);
+        if whole.len() <= COMPACT_MAX || most < 64 {
+            return whole.into_bytes();
+        }
+        most = most * 3 / 4;
+    }
+}
+
+/// Cuts every text in a value to so many characters.
+fn shorten(value: &mut serde_json::Value, most: usize) {
+    match value {
+        serde_json::Value::String(text) => {
+            if let Some((end, _)) = text.char_indices().nth(most) {
+                text.truncate(end);
+            }
+        }
+        serde_json::Value::Array(values) => {
+            values.iter_mut().for_each(|value| shorten(value, most))
+        }
+        serde_json::Value::Object(values) => {
+            values.values_mut().for_each(|value| shorten(value, most))
+        }
+        _ => {}
+    }
 }
 
 /// Returns what the writer must know of this process.
@@ -181,4 +235,26 @@ fn precede_crash(record: &[u8]) {
     preceding.push(entry.to_string());
     let all: &'static [u8] = Box::leak(preceding.join(",").into_boxed_str()).as_bytes();
     firstfault_handler::install::set_preceded_by(Box::leak(Box::new(all)));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_long_record_is_shortened_to_a_valid_one_with_the_message_first() {
+        let record = serde_json::json!({
+            "message": {"message": "E: it".repeat(1000), "errorCode": 1,
+                        "extraInfo": {"py_callstack": "\u{1f3d6}\n".repeat(9000), "timestamp": "1790000000"}},
+            "firstfault": {"schema_version": 1, "kind": "exception", "final": true, "time_ns": 1, "threads": [1, 2]},
+        });
+        let short = compacted(record.to_string().as_bytes());
+        assert!(short.len() <= COMPACT_MAX, "{}", short.len());
+        assert!(short.starts_with(b"{\"message\":{"));
+        let value: serde_json::Value = serde_json::from_slice(&short).expect("valid JSON");
+        assert_eq!(value["message"]["extraInfo"]["timestamp"], "1790000000");
+        assert_eq!(value["firstfault"]["time_ns"], 1);
+        assert!(value["firstfault"]["threads"].is_null());
+        assert_eq!(compacted(b"{}"), b"{}");
+    }
 }

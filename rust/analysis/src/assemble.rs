@@ -164,9 +164,9 @@ pub(crate) fn assemble(mut evidence: Evidence, options: &Options) -> Job {
         };
         let entry = job.rank(attempt, rank, local_rank, host);
         if stated.or(from_slot).is_none() {
+            nameless += usize::from(!by_name.1 && !entry.nameless);
             entry.assumed = !by_name.1;
             entry.nameless = !by_name.1;
-            nameless += usize::from(!by_name.1);
         }
         match entry.record {
             None => entry.record = Some(record),

@@ -83,7 +83,7 @@ pub(crate) fn lines_after(text: &str) -> Option<usize> {
         let indented = line.starts_with([' ', '\t']);
         if is_teardown(line) {
             quiet = true;
-        } else if is_start(line.trim()) && quiet || quiet && indented || line.trim().is_empty() {
+        } else if (indented || is_start(line.trim())) && quiet || line.trim().is_empty() {
             // Belongs to the line before.
         } else if quiet && is_exception(line) {
             quiet = false;

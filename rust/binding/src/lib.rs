@@ -2,6 +2,7 @@
 
 mod capture;
 mod error;
+mod interpreter_end;
 mod python_stack;
 mod reading;
 
@@ -9,7 +10,7 @@ mod reading;
 #[pyo3::pymodule]
 mod _native {
     #[pymodule_export]
-    use crate::capture::{activate, clock, commit, identity, reassert, replace};
+    use crate::capture::{activate, clock, commit, identity, replace};
     #[pymodule_export]
     use crate::reading::{is_collateral, run_cli, signal_name};
 }

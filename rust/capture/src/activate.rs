@@ -6,9 +6,9 @@ use std::sync::Mutex;
 
 use firstfault_format::env;
 
-use firstfault_handler::error_file;
 use firstfault_handler::install::{self, Configuration};
 use firstfault_handler::place::Place;
+use firstfault_handler::{error_file, handle};
 
 use crate::identity::Identity;
 use crate::record;
@@ -88,6 +88,7 @@ static ARMED: Mutex<Option<(Vec<Target>, Identity)>> = Mutex::new(None);
 
 /// Tells the handler of this process and its targets, and installs it, or puts it back above handlers that it knows.
 fn arm(targets: &[Target]) -> io::Result<()> {
+    handle::notice_survival();
     let errno = |errno| io::Error::from_raw_os_error(errno);
     let identity = identity();
     let mut armed = ARMED
@@ -123,6 +124,7 @@ fn arm(targets: &[Target]) -> io::Result<()> {
 /// # Errors
 /// The kernel refused an action.
 pub fn reassert() -> io::Result<()> {
+    handle::notice_survival();
     match install::configuration() {
         Some(_) => install::install().map_err(io::Error::from_raw_os_error),
         None => Ok(()),

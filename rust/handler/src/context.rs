@@ -103,6 +103,26 @@ fn program_counter(context: *const c_void) -> Option<u64> {
     Some(context.uc_mcontext.pc)
 }
 
+/// Returns the interrupted stack pointer.
+#[cfg(target_arch = "x86_64")]
+pub fn stack_pointer(context: *const c_void) -> Option<usize> {
+    // SAFETY: as in `program_counter`.
+    let context = unsafe { context.cast::<libc::ucontext_t>().as_ref() }?;
+    context
+        .uc_mcontext
+        .gregs
+        .get(libc::REG_RSP as usize)
+        .map(|register| *register as usize)
+}
+
+/// Returns the interrupted stack pointer.
+#[cfg(target_arch = "aarch64")]
+pub fn stack_pointer(context: *const c_void) -> Option<usize> {
+    // SAFETY: as in `program_counter`.
+    let context = unsafe { context.cast::<libc::ucontext_t>().as_ref() }?;
+    Some(context.uc_mcontext.sp as usize)
+}
+
 /// Makes the return from this signal handler lead where the return from an earlier, interrupted one would have led.
 ///
 /// A handler that was entered again (by a fault of its own, or by the watchdog) abandons its outer frames: it copies

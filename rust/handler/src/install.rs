@@ -227,7 +227,7 @@ pub fn free_signals() -> Option<(i32, i32)> {
 }
 
 /// The size of the alternate signal stack: room for the kernel's frame (over 11 KiB with AMX) of every nested stage.
-const STACK_SIZE: usize = 256 * 1024;
+pub(crate) const STACK_SIZE: usize = 256 * 1024;
 /// An unreadable page below it, so that even its overflow ends as a fault.
 const GUARD_SIZE: usize = 4096;
 

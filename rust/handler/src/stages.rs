@@ -208,7 +208,7 @@ fn execute(stage: Stage, configuration: &Configuration) -> bool {
         return false;
     };
     match stage {
-        Stage::Minimal => write(facts, configuration, Strength::Final),
+        Stage::Minimal => write(facts, configuration, Strength::Crash),
         Stage::Module => {
             let module = facts.program_counter.and_then(module_of);
             // SAFETY: see `Room`.

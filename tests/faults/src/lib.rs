@@ -8,6 +8,7 @@
 
 mod faults;
 mod handlers;
+mod jump;
 mod threads;
 
 /// A fault, or whatever else a thread shall do.

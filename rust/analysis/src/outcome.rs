@@ -94,8 +94,19 @@ impl Outcome<'_> {
 
     fn by_status(&mut self, reported: bool) {
         let Some(status) = &self.evidence.status else {
-            // A launcher lists every worker that did not end well.
-            if reported && self.evidence.damaged.is_none() {
+            if self.evidence.damaged.is_some() {
+                self.title = "its error file is damaged".to_owned();
+                let rule = rules().by_id("damaged-record");
+                let fingerprint = Fingerprint::of(&rule.category, "", "", std::iter::empty());
+                self.set(Finding {
+                    rule,
+                    pointers: Vec::new(),
+                    relay: false,
+                    fingerprint,
+                    headline: self.title.clone(),
+                });
+            } else if reported {
+                // A launcher lists every worker that did not end well.
                 self.end = End::Succeeded;
             }
             return;

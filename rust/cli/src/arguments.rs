@@ -40,9 +40,10 @@ pub(crate) enum Command {
     },
 }
 
-const STATUS: &str = "Exit status: 0 when a report was written (with --check: and nothing had failed); \
+const STATUS: &str = "Exit status: 0 when a report was written (with --check: and every rank ended well); \
                       1 with --check, when something had failed; \
-                      2 for wrong usage, or when nothing could be read or written.";
+                      2 for wrong usage, or when nothing could be read or written \
+                      (with --check also: when nothing says how the ranks ended).";
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Report {
@@ -55,7 +56,7 @@ pub(crate) struct Report {
     /// Write the report to a file, not to standard output
     #[arg(long, value_name = "FILE")]
     pub(crate) output: Option<PathBuf>,
-    /// Exit with status 1 when anything has failed
+    /// Exit with status 1 when anything has failed, with 2 when nothing says how the ranks ended
     #[arg(long)]
     pub(crate) check: bool,
     /// The number of ranks of the job, so that ranks which left nothing are missed

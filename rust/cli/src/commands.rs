@@ -35,7 +35,12 @@ fn run_report(arguments: &Report) -> u8 {
             return USAGE;
         }
     };
-    let status = u8::from(arguments.check && found.root_cause.is_some());
+    let status = match (arguments.check, &found.root_cause) {
+        (false, _) => 0,
+        (true, Some(_)) => 1,
+        (true, None) if found.is_undetermined() => USAGE,
+        (true, None) => 0,
+    };
     let text = match arguments.format {
         Format::Json => report::json::render(&found),
         Format::Markdown => report::markdown::render(&found),

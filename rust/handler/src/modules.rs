@@ -4,9 +4,9 @@ use core::cell::UnsafeCell;
 
 use crate::sys;
 
-/// How many files and how many executable ranges are told apart; addresses in further ones are without a module.
+/// How many files and how many ranges of theirs are told apart; addresses in further ones are without a module.
 const MODULES_MAX: usize = 1024;
-const RANGES_MAX: usize = 1536;
+const RANGES_MAX: usize = 4096;
 /// Room for the paths of all.
 const PATHS_MAX: usize = 128 * 1024;
 /// The longest path that is kept; a longer one keeps its end, where the name is.
@@ -59,12 +59,13 @@ impl Module {
     }
 }
 
-/// Memory that may be executed.
+/// Memory that is a file's or may be executed.
 #[derive(Clone, Copy)]
 struct Range {
     start: u64,
     end: u64,
     module: u16,
+    is_executable: bool,
 }
 
 /// The map of one moment, in the order of addresses.
@@ -112,6 +113,7 @@ impl Table {
                 start: 0,
                 end: 0,
                 module: 0,
+                is_executable: false,
             }; RANGES_MAX],
             ranges_used: 0,
             modules: [Module {
@@ -167,7 +169,8 @@ impl Table {
                 *slot = *byte;
             }
         }
-        if !is_executable {
+        // Heaps and stacks are neither.
+        if !is_executable && !path.starts_with(b"/") {
             return;
         }
         if self.current == NO_MODULE && !path.is_empty() {
@@ -178,6 +181,7 @@ impl Table {
                 start,
                 end,
                 module: self.current,
+                is_executable,
             };
             self.ranges_used = self.ranges_used.saturating_add(1);
         }
@@ -259,10 +263,12 @@ pub(crate) fn forget() {
 
 /// Returns whether code may be at an address.
 pub fn is_executable(address: u64) -> bool {
-    table().range(address).is_some()
+    table()
+        .range(address)
+        .is_some_and(|range| range.is_executable)
 }
 
-/// Returns the module of an address of code, `None` outside any mapped file.
+/// Returns the module of an address, `None` outside any mapped file.
 pub fn module_of(address: u64) -> Option<Module> {
     let table = table();
     let range = table.range(address)?;
@@ -276,7 +282,7 @@ pub fn note_use(address: u64) -> bool {
         return false;
     };
     table.number(range.module);
-    true
+    range.is_executable
 }
 
 /// Returns the modules with numbers, in the order of these.
@@ -433,6 +439,10 @@ mod tests {
         }
         let module = |address| {
             let range = table.range(address)?;
+            assert_eq!(
+                range.is_executable,
+                matches!(address, 0x7f00_2000 | 0x7f00_5000)
+            );
             Some((range.module, table.modules.get(usize::from(range.module))))
         };
         let (index, found) = module(0x7f00_2000).expect("executable");
@@ -440,8 +450,8 @@ mod tests {
         assert_eq!((index, found.base), (0, 0x7f00_0000));
         let path = &table.paths[..usize::from(found.path_length)];
         assert_eq!(path, b"/lib/a b.so");
-        assert!(module(0x7f00_3000).is_none());
-        assert!(module(0x7f00_0000).is_none());
+        assert_eq!(module(0x7f00_3000).map(|found| found.0), Some(0));
+        assert!(module(0x7f00_4000).is_none());
         assert_eq!(module(0x7f00_5000).map(|found| found.0), Some(NO_MODULE));
     }
 }

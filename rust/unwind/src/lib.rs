@@ -12,5 +12,5 @@ extern crate alloc;
 mod modules;
 mod walk;
 
-pub use modules::prepare;
-pub use walk::walk;
+pub use modules::{Prepared, prepare};
+pub use walk::{walk, walk_with};

@@ -17,8 +17,8 @@ use framehop::{
 type Tables = UnwinderNative<&'static [u8], MustNotAllocateDuringUnwind>;
 type Cache = CacheNative<MustNotAllocateDuringUnwind>;
 
-/// What a walk needs.
-pub(crate) struct Prepared {
+/// What a walk needs: the modules' unwind tables, and room to read them.
+pub struct Prepared {
     pub(crate) unwinder: Tables,
     /// Touched by the owner of the handler alone.
     pub(crate) cache: UnsafeCell<Cache>,
@@ -29,6 +29,12 @@ pub(crate) struct Prepared {
     pub(crate) restorer: u64,
     /// How often the loader had added and removed modules.
     version: (u64, u64),
+}
+
+impl core::fmt::Debug for Prepared {
+    fn fmt(&self, formatter: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        formatter.write_str("Prepared")
+    }
 }
 
 static PREPARED: AtomicPtr<Prepared> = AtomicPtr::new(core::ptr::null_mut());

@@ -9,9 +9,19 @@ use crate::modules::{Prepared, prepared};
 
 /// Walks a stack by the tables of [`prepare`](crate::prepare), by frame pointers where a module has none.
 pub fn walk(start: &Registers, stack: &mut Stack, memory: &mut MemoryPage) {
-    let Some(prepared) = prepared() else {
-        return native::by_frame_pointers(start, stack, memory);
-    };
+    match prepared() {
+        Some(prepared) => walk_with(prepared, start, stack, memory),
+        None => native::by_frame_pointers(start, stack, memory),
+    }
+}
+
+/// Walks a stack by these tables.
+pub fn walk_with(
+    prepared: &Prepared,
+    start: &Registers,
+    stack: &mut Stack,
+    memory: &mut MemoryPage,
+) {
     if !stack.push_instruction(start.program_counter) {
         return;
     }

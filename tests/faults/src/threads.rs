@@ -14,6 +14,15 @@ extern "C" fn in_native_thread(function: Function) {
     let _ = thread.expect("a thread").join();
 }
 
+/// The same, the function being called through the chain of known functions.
+#[unsafe(no_mangle)]
+extern "C" fn in_native_thread_through(function: Function) {
+    let thread = std::thread::Builder::new()
+        .name("native".into())
+        .spawn(move || crate::stacks::stack_outer(function));
+    let _ = thread.expect("a thread").join();
+}
+
 /// Starts threads that sleep for ever.
 #[unsafe(no_mangle)]
 extern "C" fn sleepers(count: c_int, stack_size: usize) {

@@ -294,12 +294,14 @@ impl Page {
         };
         match (&frame.symbol, module) {
             (Some(_), _) if frame.inlined => {
-                let place = at.map_or_else(|| "(inlined)".to_owned(), |at| format!("(inlined, {at})"));
+                let place =
+                    at.map_or_else(|| "(inlined)".to_owned(), |at| format!("(inlined, {at})"));
                 self.frame(frame.symbol.as_deref().unwrap_or_default(), &place);
             }
             (Some(symbol), module) => {
                 let module = last(module.unwrap_or("?"));
-                let place = at.map_or_else(|| format!("({module})"), |at| format!("({module}, {at})"));
+                let place =
+                    at.map_or_else(|| format!("({module})"), |at| format!("({module}, {at})"));
                 self.frame(symbol, &place);
             }
             (None, Some(module)) => self.line(4, &format!("{}+{offset}", last(module))),
@@ -324,7 +326,8 @@ impl Page {
         }
         self.blank();
         for line in text.lines().take(MAX_TEXT_LINES) {
-            self.line(0, line);
+            let indent = line.len() - line.trim_start_matches(' ').len();
+            self.paragraph(indent.min(MAX_COLUMNS / 4), line.trim_start_matches(' '), 3);
         }
         let left = text.lines().skip(MAX_TEXT_LINES).count();
         if left > 0 {
@@ -357,7 +360,10 @@ fn is_empty(thread: &Thread) -> bool {
 }
 
 fn named(thread: &Thread) -> String {
-    let id = thread.tid.map(|tid| format!(" ({tid})")).unwrap_or_default();
+    let id = thread
+        .tid
+        .map(|tid| format!(" ({tid})"))
+        .unwrap_or_default();
     format!("'{}'{id}", thread.name)
 }
 
@@ -431,7 +437,9 @@ impl Sources {
             self.files.insert(file.to_owned(), text);
         }
         let text = self.files.get(file)?.as_deref()?;
-        let line = text.lines().nth(usize::try_from(line).ok()?.checked_sub(1)?)?;
+        let line = text
+            .lines()
+            .nth(usize::try_from(line).ok()?.checked_sub(1)?)?;
         Some(line.trim().to_owned()).filter(|line| !line.is_empty())
     }
 
@@ -473,8 +481,14 @@ mod tests {
     #[test]
     fn a_time_is_a_date() {
         assert_eq!(utc(0), "1970-01-01 00:00:00.000000 UTC");
-        assert_eq!(utc(951_827_696_000_000_001), "2000-02-29 12:34:56.000000 UTC");
-        assert_eq!(utc(1_735_689_599_999_999_999), "2024-12-31 23:59:59.999999 UTC");
+        assert_eq!(
+            utc(951_827_696_000_000_001),
+            "2000-02-29 12:34:56.000000 UTC"
+        );
+        assert_eq!(
+            utc(1_735_689_599_999_999_999),
+            "2024-12-31 23:59:59.999999 UTC"
+        );
     }
 
     #[test]
@@ -519,8 +533,13 @@ mod tests {
         }];
         let text = text(&shown, false);
         assert!(!text.contains(['\x1b', '\u{9b}']), "{text}");
-        assert!(text.lines().all(|line| safe::width(line) <= MAX_COLUMNS), "{text}");
-        assert!(text.contains("\n35 more threads: see --json\n40 more threads were not recorded\n"));
+        assert!(
+            text.lines().all(|line| safe::width(line) <= MAX_COLUMNS),
+            "{text}"
+        );
+        assert!(
+            text.contains("\n35 more threads: see --json\n40 more threads were not recorded\n")
+        );
     }
 
     #[test]

@@ -92,7 +92,6 @@ def test_a_native_thread(directory: Path) -> None:
     assert thread["name"] == "native"
     # To the thread's own start, which is in the C library.
     assert Path(modules[thread["native"][-1]["module"]]["path"]).name == "libc.so.6"
-    assert found.index("stack_outer") < len(found) - 4
     # What an unmodified torchrun shows of it: its own native stack, and main's Python.
     text = record["message"]["extraInfo"]["py_callstack"]
     library = faults_library().name
@@ -202,17 +201,15 @@ def test_a_deep_stack_is_cut_and_counted(directory: Path) -> None:
     assert "\n  and 224 more\n" in text
 
 
-def test_a_module_loaded_later_keeps_the_frames_before_it(
-    directory: Path, tmp_path: Path
-) -> None:
-    """Its unwind tables are unknown: what is found is true, and the file is whole."""
+def test_a_module_that_was_loaded_later(directory: Path, tmp_path: Path) -> None:
+    """Its unwind tables are found at the time of the walk."""
     copy = tmp_path / "later.so"
     shutil.copy(faults_library(), copy)
     ours = crash(directory, f"load_and_call:{copy}:read_null")
     assert (ours.status, ours.files) == (-SIGSEGV, ["error.json"])
     found = symbols(crashed_thread(symbolized(directory / "error.json")))
-    assert found[-1].endswith(("read", "read_null"))
-    assert "?" not in found
+    assert "read_null" in found
+    assert found[-1] == "_start"
 
 
 def test_a_signal_handler_above_the_crash(directory: Path) -> None:

@@ -242,7 +242,7 @@ pub fn by_frame_pointers(registers: &Registers, stack: &mut Stack, memory: &mut 
         }
     }
     let mut frame = registers.frame_pointer;
-    while frame >= lowest && frame % 8 == 0 {
+    while frame >= lowest && frame.is_multiple_of(8) {
         let (Some(next), Some(address)) = (
             memory.word(frame),
             frame.checked_add(8).and_then(|at| memory.word(at)),

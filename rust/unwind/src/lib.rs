@@ -4,11 +4,12 @@
 //! foreign stage: it allocates nothing, takes no lock and reads stacks only through the kernel. The unwind tables it
 //! reads where the loader mapped them; a module that was unloaded since is a fault in that stage, no more.
 //!
-//! A module that was loaded after the last [`prepare`] is missed: a frame in it is left by frame pointers.
+//! Of a module that was loaded after the last [`prepare`], the tables are found at the time of the walk.
 #![no_std]
 
 extern crate alloc;
 
+mod late;
 mod modules;
 mod walk;
 

@@ -14,21 +14,36 @@ use framehop::{
     UnwinderNative,
 };
 
-type Tables = UnwinderNative<&'static [u8], MustNotAllocateDuringUnwind>;
+use crate::late;
+
+type Framehop = UnwinderNative<&'static [u8], MustNotAllocateDuringUnwind>;
 type Cache = CacheNative<MustNotAllocateDuringUnwind>;
 
 /// What a walk needs: the modules' unwind tables, and room to read them.
 pub struct Prepared {
-    pub(crate) unwinder: Tables,
+    pub(crate) unwinder: Framehop,
     /// Touched by the owner of the handler alone.
     pub(crate) cache: UnsafeCell<Cache>,
     #[cfg(target_arch = "aarch64")]
     /// The end of the highest module, from which AArch64's pointer authentication is told.
     pub(crate) highest: u64,
+    /// Touched by the owner of the handler alone.
+    pub(crate) late: UnsafeCell<Box<late::Context>>,
+    /// Where the modules' code is, in the order of addresses.
+    known: Vec<Range<u64>>,
     /// Where the C library's signal handlers return to.
     pub(crate) restorer: u64,
     /// How often the loader had added and removed modules.
     version: (u64, u64),
+}
+
+impl Prepared {
+    /// Returns whether an address lies in a module that was loaded at the time.
+    pub(crate) fn knows(&self, address: u64) -> bool {
+        let after = self.known.partition_point(|range| range.start <= address);
+        let range = after.checked_sub(1).and_then(|index| self.known.get(index));
+        range.is_some_and(|range| address < range.end)
+    }
 }
 
 impl core::fmt::Debug for Prepared {
@@ -61,7 +76,9 @@ pub fn prepare() {
             modules.extend(module(information));
             true
         });
-        let mut unwinder = Tables::new();
+        let mut unwinder = Framehop::new();
+        let mut known: Vec<_> = modules.iter().map(Module::avma_range).collect();
+        known.sort_by_key(|range| range.start);
         for module in modules {
             unwinder.add_module(module);
         }
@@ -74,6 +91,8 @@ pub fn prepare() {
             highest: unwinder.max_known_code_address(),
             unwinder,
             cache: UnsafeCell::new(Cache::new_in()),
+            late: UnsafeCell::new(Box::new(late::Context::new_in())),
+            known,
             restorer,
             version: now,
         });
@@ -108,15 +127,18 @@ fn for_each_module<F: FnMut(&libc::dl_phdr_info) -> bool>(mut each: F) {
     unsafe { libc::dl_iterate_phdr(Some(call::<F>), (&raw mut each).cast()) };
 }
 
-/// Returns a module with its unwind tables; `None` for one without code or without tables.
+/// Where a module's code and unwind tables are, as addresses that the file states.
+#[derive(Debug)]
+pub(crate) struct Tables {
+    code: Range<u64>,
+    pub(crate) header: Range<u64>,
+    pub(crate) frames: Range<u64>,
+}
+
+/// Finds a module's tables through its program headers; `None` for one without code or without tables.
 ///
-/// Addresses are those that the file states, until the load bias is added. Source: elf(5), LSB "Exception Frames".
-fn module(information: &libc::dl_phdr_info) -> Option<Module<&'static [u8]>> {
-    let bias = information.dlpi_addr;
-    // SAFETY: the loader's own table of this module's segments.
-    let segments = unsafe {
-        core::slice::from_raw_parts(information.dlpi_phdr, usize::from(information.dlpi_phnum))
-    };
+/// Source: elf(5), LSB "Exception Frames".
+pub(crate) fn tables(segments: &[libc::Elf64_Phdr], bias: u64) -> Option<Tables> {
     let range = |segment: &libc::Elf64_Phdr| {
         segment.p_vaddr..segment.p_vaddr.saturating_add(segment.p_memsz)
     };
@@ -132,7 +154,7 @@ fn module(information: &libc::dl_phdr_info) -> Option<Module<&'static [u8]>> {
         .iter()
         .find(|segment| segment.p_type == libc::PT_GNU_EH_FRAME)
         .map(range)?;
-    // Readable through its program headers; only a segment that the loader mapped is looked into.
+    // Only a segment that the loader mapped is looked into.
     let holding = |address: u64| {
         loaded
             .clone()
@@ -141,23 +163,36 @@ fn module(information: &libc::dl_phdr_info) -> Option<Module<&'static [u8]>> {
             .find(|segment| segment.contains(&address))
     };
     let header = header.start..header.end.min(holding(header.start)?.end);
-    let header_bytes = bytes(bias, &header)?;
-    let frames_start = frames_of_header(header_bytes, header.start)?;
-    let frames = frames_start..holding(frames_start)?.end;
+    let frames = frames_of_header(bytes(bias, &header)?, header.start)?;
+    Some(Tables {
+        code: start..end,
+        header,
+        frames: frames..holding(frames)?.end,
+    })
+}
+
+/// Returns a module that the loader knows, with its unwind tables.
+fn module(information: &libc::dl_phdr_info) -> Option<Module<&'static [u8]>> {
+    let bias = information.dlpi_addr;
+    // SAFETY: the loader's own table of this module's segments.
+    let segments = unsafe {
+        core::slice::from_raw_parts(information.dlpi_phdr, usize::from(information.dlpi_phnum))
+    };
+    let tables = tables(segments, bias)?;
+    let mapped = bias.checked_add(tables.code.start)?..bias.checked_add(tables.code.end)?;
     let sections = ExplicitModuleSectionInfo {
         base_svma: 0,
-        text_svma: Some(start..end),
-        eh_frame_svma: Some(frames.clone()),
-        eh_frame: Some(bytes(bias, &frames)?),
-        eh_frame_hdr_svma: Some(header),
-        eh_frame_hdr: Some(header_bytes),
+        text_svma: Some(tables.code),
+        eh_frame: Some(bytes(bias, &tables.frames)?),
+        eh_frame_svma: Some(tables.frames),
+        eh_frame_hdr: Some(bytes(bias, &tables.header)?),
+        eh_frame_hdr_svma: Some(tables.header),
         ..ExplicitModuleSectionInfo::default()
     };
-    let mapped = bias.checked_add(start)?..bias.checked_add(end)?;
     Some(Module::new(String::new(), mapped, bias, sections))
 }
 
-fn bytes(bias: u64, range: &Range<u64>) -> Option<&'static [u8]> {
+pub(crate) fn bytes(bias: u64, range: &Range<u64>) -> Option<&'static [u8]> {
     let start = bias.checked_add(range.start)? as usize as *const u8;
     let length = usize::try_from(range.end.checked_sub(range.start)?).ok()?;
     // SAFETY: inside a readable segment of a loaded module, which nobody writes to. It lasts as long as the module is

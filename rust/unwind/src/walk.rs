@@ -5,6 +5,7 @@ use firstfault_handler::native::{self, Registers, Stack};
 use firstfault_handler::sys::MemoryPage;
 use framehop::{FrameAddress, UnwindRegsNative, Unwinder};
 
+use crate::late::{self, Position};
 use crate::modules::{Prepared, prepared};
 
 /// Walks a stack by the tables of [`prepare`](crate::prepare), by frame pointers where a module has none.
@@ -55,11 +56,14 @@ pub fn walk_with(
             address = FrameAddress::from_instruction_pointer(interrupted.program_counter);
         }
         let before = stack_pointer(&registers);
-        let mut read = |at: u64| memory.word(at).ok_or(());
-        let next = prepared
-            .unwinder
-            .unwind_frame(address, &mut registers, cache, &mut read);
-        let Ok(Some(next)) = next else {
+        let by_late = late_step(prepared, address, &mut registers, memory);
+        let next = by_late.or_else(|| {
+            let mut read = |at: u64| memory.word(at).ok_or(());
+            let unwinder = &prepared.unwinder;
+            let next = unwinder.unwind_frame(address, &mut registers, cache, &mut read);
+            next.ok().flatten()
+        });
+        let Some(next) = next else {
             return;
         };
         // Every caller's frame is above its callee's.
@@ -71,6 +75,46 @@ pub fn walk_with(
             return;
         }
         address = next;
+    }
+}
+
+/// Leaves a frame of a module that framehop does not know.
+fn late_step(
+    prepared: &Prepared,
+    address: FrameAddress,
+    registers: &mut UnwindRegsNative,
+    memory: &mut MemoryPage,
+) -> Option<u64> {
+    let lookup = address.address_for_lookup();
+    if prepared.knows(lookup) {
+        return None;
+    }
+    let module = modules::module_of(lookup)?;
+    // SAFETY: one thread at a time owns the handler, and only it walks.
+    let context = unsafe { &mut *prepared.late.get() };
+    let position = position(registers);
+    let (caller, next) = late::step(module.base, lookup, &position, context, memory)?;
+    *registers = to_framehop(
+        &Registers {
+            program_counter: next,
+            stack_pointer: caller.stack_pointer,
+            frame_pointer: caller.frame_pointer,
+            link: caller.link,
+        },
+        prepared,
+    );
+    Some(next)
+}
+
+fn position(registers: &UnwindRegsNative) -> Position {
+    #[cfg(target_arch = "x86_64")]
+    let (frame_pointer, link) = (registers.bp(), 0);
+    #[cfg(target_arch = "aarch64")]
+    let (frame_pointer, link) = (registers.fp(), registers.lr());
+    Position {
+        stack_pointer: registers.sp(),
+        frame_pointer,
+        link,
     }
 }
 

@@ -1,4 +1,9 @@
 //! Walks from real and from senseless registers: none may fault, and a fault would end this process.
+#![allow(
+    clippy::undocumented_unsafe_blocks,
+    clippy::print_stdout,
+    reason = "a test that drives signals by hand and tells what it measured"
+)]
 
 use std::ffi::{CString, c_int, c_void};
 use std::hint::black_box;

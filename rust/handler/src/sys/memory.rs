@@ -123,7 +123,7 @@ impl MemoryPage {
 
     /// Returns the word at an address, `None` where no memory is.
     pub fn word(&mut self, address: u64) -> Option<u64> {
-        let offset = (address % PAGE as u64) as usize;
+        let offset = address as usize & (PAGE - 1);
         let start = address.wrapping_sub(offset as u64);
         let end = offset.saturating_add(8);
         if end > PAGE {

@@ -246,9 +246,7 @@ def test_show_says_what_it_cannot_know(directory: Path, tmp_path: Path) -> None:
     """Another build at a module's path is no source of names."""
     copy = tmp_path / "libcopied.so"
     shutil.copy(faults_library(), copy)
-    ours = crash(
-        directory, "through:read_null", library=copy
-    )
+    ours = crash(directory, "through:read_null", library=copy)
     check(ours, "read_null")
     path = directory / "error.json"
     copy.unlink()
@@ -271,7 +269,9 @@ def test_show_quotes_the_program(directory: Path) -> None:
     assert "\x1b" not in text
     lines = text.splitlines()
     assert lines[0].startswith("SIGSEGV (Segmentation fault): null pointer at 0x10")
-    at = next(i for i, line in enumerate(lines) if line.startswith("    through (crash"))
+    at = next(
+        i for i, line in enumerate(lines) if line.startswith("    through (crash")
+    )
     assert "stack_outer" in lines[at + 1]
     assert re.search(r"^    stack_middle \(libfirstfault_faults\.so", text, re.M)
 

@@ -174,8 +174,9 @@ fn no_walk_faults() {
         let library = CString::new(library.into_encoded_bytes()).expect("a path");
         let handle = unsafe { libc::dlopen(library.as_ptr(), libc::RTLD_NOW) };
         assert!(!handle.is_null(), "{library:?} cannot be loaded");
-        firstfault_unwind::prepare();
         assert!(modules::read());
+        walk_from_anywhere(WALKS);
+        firstfault_unwind::prepare();
         walk_from_anywhere(10 * WALKS);
     }
 }

@@ -218,7 +218,7 @@ impl Page {
     fn threads(&mut self, shown: &Shown, section: &Section) {
         let (crashed, others): (Vec<_>, Vec<_>) =
             section.threads.iter().partition(|thread| thread.crashed);
-        if section.threads.iter().all(|thread| is_empty(thread)) {
+        if section.threads.iter().all(is_empty) {
             self.callstack(&shown.callstack);
         }
         for thread in &crashed {

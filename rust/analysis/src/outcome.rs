@@ -292,7 +292,11 @@ fn native_place(section: &Section) -> Option<String> {
         .iter()
         .find(|thread| thread.crashed)
         .or(section.threads.first())?;
-    let frame = thread.native.first()?;
+    // The innermost that is in a file: after a call through a null pointer, the caller.
+    let frame = thread
+        .native
+        .iter()
+        .find(|frame| frame.module.is_some() || frame.symbol.is_some())?;
     if let Some(symbol) = &frame.symbol {
         return Some(format!("in {symbol}"));
     }

@@ -1,7 +1,7 @@
 //! Finds and reads a job's evidence below some paths: error files, worker directories, launchers' logs. Parallel, bounded.
 
 mod names;
-mod read;
+pub(crate) mod read;
 
 pub(crate) use names::{FileRole, RunPath, attempt_of, role, run_id};
 pub use read::{MAX_FILE_BYTES, MAX_LOG_BYTES};

@@ -115,6 +115,7 @@ fn arm(targets: &[Target]) -> io::Result<()> {
         })));
         *armed = Some((targets.to_vec(), identity));
     }
+    firstfault_unwind::prepare();
     install::give_alternate_stack().map_err(errno)?;
     install::install().map_err(errno)
 }

@@ -25,6 +25,11 @@ pub(crate) enum Command {
     /// from all its hosts; it needs neither Python nor torch.
     #[command(after_long_help = STATUS)]
     Report(Report),
+    /// Show one error file: what happened, and the stacks of all threads
+    ///
+    /// Native frames get their functions, files and lines from the modules' files on this machine, checked by build ID;
+    /// Python frames get their source lines where the source is here and not newer than the failure.
+    Show(Show),
     /// Print the JSON Schema of a file format
     Schema {
         /// Which format
@@ -62,6 +67,16 @@ pub(crate) struct Report {
     /// The number of ranks of the job, so that ranks which left nothing are missed
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) world_size: Option<u32>,
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Show {
+    /// The error file
+    #[arg(value_name = "FILE")]
+    pub(crate) file: PathBuf,
+    /// Print the record as JSON, with the functions of its native frames
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]

@@ -2,6 +2,7 @@
 
 use core::ffi::c_void;
 
+use crate::native::Registers;
 use crate::sys::{self, ClockError};
 
 /// The time of one moment, on every clock that a reader may need.
@@ -47,11 +48,14 @@ pub struct Facts {
     pub thread_name: [u8; 16],
     /// Where it was.
     pub program_counter: Option<u64>,
+    /// Where a walk over its stack starts.
+    pub registers: Option<Registers>,
 }
 
 impl Facts {
     /// Returns the facts of a signal that was just delivered to the calling thread.
     pub fn new(signal: i32, info: Option<&libc::siginfo_t>, context: *const c_void) -> Self {
+        let registers = Registers::of_context(context);
         let code = info.map(|info| info.si_code);
         // Kernel codes are positive; zero and below were sent by somebody. Source: sigaction(2).
         let is_fault = code.is_some_and(|code| code > 0);
@@ -70,7 +74,8 @@ impl Facts {
             process: sys::process_id(),
             thread: sys::thread_id(),
             thread_name: sys::thread_name(),
-            program_counter: program_counter(context),
+            program_counter: registers.map(|registers| registers.program_counter),
+            registers,
         }
     }
 
@@ -85,42 +90,9 @@ pub fn until_nul(name: &[u8]) -> &[u8] {
     name.split(|byte| *byte == 0).next().unwrap_or_default()
 }
 
-#[cfg(target_arch = "x86_64")]
-fn program_counter(context: *const c_void) -> Option<u64> {
-    // SAFETY: a context that the kernel passed to a handler with SA_SIGINFO is a ucontext_t.
-    let context = unsafe { context.cast::<libc::ucontext_t>().as_ref() }?;
-    context
-        .uc_mcontext
-        .gregs
-        .get(libc::REG_RIP as usize)
-        .map(|register| *register as u64)
-}
-
-#[cfg(target_arch = "aarch64")]
-fn program_counter(context: *const c_void) -> Option<u64> {
-    // SAFETY: as for x86-64.
-    let context = unsafe { context.cast::<libc::ucontext_t>().as_ref() }?;
-    Some(context.uc_mcontext.pc)
-}
-
 /// Returns the interrupted stack pointer.
-#[cfg(target_arch = "x86_64")]
 pub fn stack_pointer(context: *const c_void) -> Option<usize> {
-    // SAFETY: as in `program_counter`.
-    let context = unsafe { context.cast::<libc::ucontext_t>().as_ref() }?;
-    context
-        .uc_mcontext
-        .gregs
-        .get(libc::REG_RSP as usize)
-        .map(|register| *register as usize)
-}
-
-/// Returns the interrupted stack pointer.
-#[cfg(target_arch = "aarch64")]
-pub fn stack_pointer(context: *const c_void) -> Option<usize> {
-    // SAFETY: as in `program_counter`.
-    let context = unsafe { context.cast::<libc::ucontext_t>().as_ref() }?;
-    Some(context.uc_mcontext.sp as usize)
+    Registers::of_context(context).map(|registers| registers.stack_pointer as usize)
 }
 
 /// Makes the return from this signal handler lead where the return from an earlier, interrupted one would have led.

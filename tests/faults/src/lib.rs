@@ -9,6 +9,7 @@
 mod faults;
 mod handlers;
 mod jump;
+mod stacks;
 mod threads;
 
 /// A fault, or whatever else a thread shall do.

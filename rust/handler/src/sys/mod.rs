@@ -4,6 +4,7 @@
 //! Errors are errno values: the handler has nobody to explain them to.
 
 mod files;
+mod memory;
 mod signals;
 mod threads;
 
@@ -11,6 +12,7 @@ use core::mem::MaybeUninit;
 
 pub use files::*;
 pub use libc::{CLOCK_BOOTTIME, CLOCK_REALTIME};
+pub use memory::*;
 pub use signals::*;
 pub use threads::*;
 

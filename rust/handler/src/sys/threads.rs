@@ -97,18 +97,42 @@ fn decimal(digits: &[u8]) -> Option<i32> {
 
 /// Returns the name of a thread of this process, from /proc.
 pub fn name_of_thread(thread: i32, name: &mut [u8; 16]) -> Option<&[u8]> {
-    let mut path = [0_u8; 40];
+    read_of_thread(thread, b"comm", name)?.strip_suffix(b"\n")
+}
+
+/// Returns whether a thread of this process blocks a signal, and so will never handle it; a thread that is gone will
+/// not either.
+///
+/// Source: proc_pid_status(5), `SigBlk`, a mask in hexadecimal with the first signal in the lowest bit.
+pub fn thread_blocks(thread: i32, signal: libc::c_int) -> bool {
+    let mut status = [0_u8; 2048];
+    let Some(text) = read_of_thread(thread, b"status", &mut status) else {
+        return true;
+    };
+    let mask = text
+        .split(|byte| *byte == b'\n')
+        .find_map(|line| line.strip_prefix(b"SigBlk:\t"));
+    let mask = mask.and_then(|digits| str::from_utf8(digits).ok());
+    let mask = mask.and_then(|digits| u64::from_str_radix(digits, 16).ok());
+    let bit = 1_u64.checked_shl(signal.saturating_sub(1).unsigned_abs());
+    mask.unwrap_or(0) & bit.unwrap_or(0) != 0
+}
+
+/// Returns the beginning of a file of a thread in /proc, as much as fits.
+fn read_of_thread<'b>(thread: i32, name: &[u8], buffer: &'b mut [u8]) -> Option<&'b [u8]> {
+    let mut path = [0_u8; 48];
     let mut digits = Decimal::new();
-    let parts: [&[u8]; 3] = [
+    let parts: [&[u8]; 4] = [
         b"/proc/self/task/",
         digits.format(thread.unsigned_abs().into()),
-        b"/comm",
+        b"/",
+        name,
     ];
     for (slot, byte) in path.iter_mut().zip(parts.into_iter().flatten()) {
         *slot = *byte;
     }
     let descriptor = open(CStr::from_bytes_until_nul(&path).ok()?, libc::O_RDONLY, 0).ok()?;
-    let count = read(descriptor, name);
+    let count = read(descriptor, buffer);
     close(descriptor);
-    name.get(..count.ok()?)?.strip_suffix(b"\n")
+    buffer.get(..count.ok()?)
 }

@@ -9,7 +9,8 @@ A drop-in for ``torch.distributed.elastic.multiprocessing.errors``::
 
 The names below are loaded when they are first used, so that importing the package costs
 next to nothing. They are looked up anew each time, so replacing one
-(``firstfault.get_error_handler = ...``) takes effect at the next use.
+(``firstfault.get_error_handler = ...``) takes effect at the next use; but for
+`breadcrumb` and `step`, which a training loop calls: those stay once they are loaded.
 """
 
 TYPE_CHECKING = False
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     )
     from firstfault._errors import FirstfaultError, MissingMessageError
     from firstfault._failures import ChildFailedError, ProcessFailure
+    from firstfault._native import breadcrumb, step
     from firstfault._record import record
 
 __all__ = [
@@ -29,9 +31,11 @@ __all__ = [
     "FirstfaultError",
     "MissingMessageError",
     "ProcessFailure",
+    "breadcrumb",
     "get_error_handler",
     "record",
     "set_error_handler",
+    "step",
 ]
 
 _HOMES = {
@@ -40,9 +44,11 @@ _HOMES = {
     "FirstfaultError": "_errors",
     "MissingMessageError": "_errors",
     "ProcessFailure": "_failures",
+    "breadcrumb": "_native",
     "get_error_handler": "_error_handler",
     "record": "_record",
     "set_error_handler": "_error_handler",
+    "step": "_native",
 }
 
 
@@ -50,7 +56,10 @@ def __getattr__(name: str) -> object:
     home = _HOMES.get(name)
     if home is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(__import__(f"{__name__}.{home}", fromlist=(name,)), name)
+    value = getattr(__import__(f"{__name__}.{home}", fromlist=(name,)), name)
+    if home == "_native":
+        globals()[name] = value
+    return value
 
 
 def __dir__() -> list[str]:

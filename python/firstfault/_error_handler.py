@@ -85,6 +85,9 @@ class ErrorHandler:
             )
         except Exception as error:
             warn(f"Unable to prepare for crashes. {headline(error)}")
+        # Once, however often this is called. What exits in another way leaves its box.
+        atexit.unregister(_native.exiting)
+        atexit.register(_native.exiting)
 
     def record_exception(self, e: BaseException) -> None:
         """Write a record of an exception to the error file, or to the log without one.

@@ -10,6 +10,7 @@ use firstfault_handler::install::{self, Configuration};
 use firstfault_handler::place::Place;
 use firstfault_handler::{error_file, handle};
 
+use crate::black_box;
 use crate::identity::Identity;
 use crate::record;
 use crate::target::{self, Claim, Target};
@@ -59,6 +60,10 @@ pub fn activate(
         target::sweep(first);
     }
     arm(&targets)?;
+    black_box::open(&targets, &identity(), parent);
+    if let Some(entrypoint) = entrypoint {
+        black_box::breadcrumb("enter", Some(entrypoint));
+    }
     match failed {
         Some(error) => Err(error),
         None => Ok(Activation {

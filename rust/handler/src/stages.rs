@@ -261,7 +261,11 @@ fn write(facts: &Facts, configuration: &Configuration, strength: Strength) -> bo
         has_black_box: STATUS
             .first()
             .is_some_and(|status| status.load(Ordering::Relaxed) == OK),
-        stages: stage_reports(&mut stages),
+        // The minimal file comes before all that may fail.
+        stages: match strength {
+            Strength::Enriched => stage_reports(&mut stages),
+            _ => &[],
+        },
     };
     crash_record::write(&findings, configuration, strength)
 }

@@ -34,6 +34,8 @@ pub(crate) enum FileRole {
     Child,
     /// JSON of another name, which may be an error file.
     Json,
+    /// What a worker kept mapped until it died.
+    BlackBox,
     /// Older content that a process replaced.
     Replaced,
     /// Ours, and not read by this version.
@@ -60,7 +62,10 @@ pub(crate) fn role(name: &OsStr) -> FileRole {
     }
     let archived = name.starts_with("rank_") || name.starts_with("no_rank.");
     let ours = name.starts_with("error.") || archived;
-    if ours && (name.ends_with(".box") || name.ends_with(".term.json")) {
+    if name.ends_with(files::BLACK_BOX) {
+        return FileRole::BlackBox;
+    }
+    if ours && name.ends_with(".term.json") {
         return FileRole::Skipped;
     }
     let Some(stem) = name.strip_suffix(files::ERROR) else {
@@ -168,7 +173,7 @@ mod tests {
             ("error.4242.child_4243.json", FileRole::Child),
             ("error.4242.replaced.json", FileRole::Replaced),
             ("error.4242.term.json", FileRole::Skipped),
-            ("error.4242.box", FileRole::Skipped),
+            ("error.4242.box", FileRole::BlackBox),
             ("error.json.tmp", FileRole::Other),
             ("error.4242.tmp", FileRole::Other),
             ("rank_3.node0.cluster.local.4242.json", FileRole::Main),

@@ -6,7 +6,6 @@ import random
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from signal import SIGKILL, SIGSEGV
 from typing import Any
@@ -157,19 +156,19 @@ def test_children_that_inherit_the_claim_have_none(run: Run) -> None:
 
 
 def test_a_launcher_and_its_trainer_have_one_each(run: Run) -> None:
-    way = (
-        "path = os.environ['TORCHELASTIC_ERROR_FILE'];"
-        "os.environ['TORCHELASTIC_ERROR_FILE'] = path.replace('error', 'own');"
-        f"pid = os.fork(); pid or firstfault.record(lambda: {KILL})(); os.wait(); {KILL}"
-    )
+    way = f"""
+path = os.environ["TORCHELASTIC_ERROR_FILE"]
+os.environ["TORCHELASTIC_ERROR_FILE"] = path.replace("error.json", "own.json")
+os.fork() or firstfault.record(lambda: {KILL})()
+os.wait()
+{KILL}
+"""
     ended = run(PROGRAM, way)
     first, second = boxes(ended.directory)
     assert first.name.startswith("error.")
     assert second.name.startswith("own.")
     assert read_box(first).notes == NOTES
-    assert read_box(second).notes == [("enter", "main.<locals>.<lambda>")] or (
-        read_box(second).notes[0][0] == "enter"
-    )
+    assert read_box(second).notes == [("enter", "<lambda>")]
     assert read_box(first).pid != read_box(second).pid
 
 
@@ -180,16 +179,16 @@ def test_exec_keeps_the_process_and_takes_the_box_over(run: Run) -> None:
     assert read_box(path).notes == NOTES
 
 
-def test_another_process_s_box_of_the_same_id_is_left(run: Run, directory: Path) -> None:
+def test_another_process_s_box_of_the_same_id_is_left(
+    run: Run, directory: Path
+) -> None:
     # Containers give the same IDs again and again.
-    way = (
-        "from pathlib import Path;"
-        "path = Path(os.environ['TORCHELASTIC_ERROR_FILE']).with_suffix(f'.{os.getpid()}.box');"
-        "os.environ['OLD'] = '1';"
-        f"{KILL}"
+    first = (
+        "import os, sys\n"
+        "with open(f'{sys.argv[2]}/error.{os.getpid()}.box', 'w') as box:\n"
+        "    box.write('x')\n"
     )
-    first = "import os, sys; open(f'{sys.argv[2]}/error.{os.getpid()}.box', 'w').write('x')\n"
-    ended = run(first + PROGRAM, way, str(directory))
+    ended = run(first + PROGRAM, KILL, str(directory))
     old, new = sorted(boxes(directory), key=lambda path: path.stat().st_size)
     assert old.read_text() == "x"
     assert new.name == f"error.{read_box(new).pid}.2.box"
@@ -242,7 +241,9 @@ def test_a_full_disk_costs_the_box_its_place(
         f"mount -t tmpfs -o size={'16k' if number < count else '1m'} none {place}\n"
         for number, place in enumerate(places)
     )
-    after = f"find {' '.join(places)} -name '*.box' -printf '%p %s\\n' >&2\nexit $status\n"
+    after = (
+        f"find {' '.join(places)} -name '*.box' -printf '%p %s\\n' >&2\nexit $status\n"
+    )
     script = f'{mounts}"$@" & wait $! && status=0 || status=$?\n{after}'
     ended = run(
         PROGRAM,
@@ -251,7 +252,9 @@ def test_a_full_disk_costs_the_box_its_place(
         env={"TMPDIR": str(tmp_path / "tmp")},
     )
     assert ended.status == 128 + SIGKILL
-    found = dict(line.rsplit(" ", 1) for line in ended.stderr.splitlines() if ".box " in line)
+    found = dict(
+        line.rsplit(" ", 1) for line in ended.stderr.splitlines() if ".box " in line
+    )
     sizes = {Path(path).parent: int(size) for path, size in found.items()}
     expected = {} if count == 3 else {Path(places[count]): SIZE, directory: 4096}
     assert sizes == expected, ended.stderr
@@ -270,7 +273,8 @@ def test_a_box_in_memory_goes_with_its_page_at_a_clean_end(
 
 
 def test_values_of_every_kind(run: Run) -> None:
-    way = """
+    way = (
+        """
 class Bad:
     def __str__(self): raise TypeError
 for value in ("", 1.5, True, None, [1], b"x", Bad(), "\\udcff", "a\\0b", 2**70):
@@ -278,11 +282,15 @@ for value in ("", 1.5, True, None, [1], b"x", Bad(), "\\udcff", "a\\0b", 2**70):
 firstfault.breadcrumb("\\udcff", "x")
 firstfault.step(-2**63)
 firstfault.step(True)
-for call in (lambda: firstfault.breadcrumb(5), lambda: firstfault.step("1"), lambda: firstfault.step(2**63)):
-    try: call()
+for call, wrong in (
+    (firstfault.breadcrumb, 5), (firstfault.step, "1"), (firstfault.step, 2**63)
+):
+    try: call(wrong)
     except (TypeError, OverflowError): pass
     else: raise SystemExit("accepted")
-""" + KILL
+"""
+        + KILL
+    )
     ended = run(PROGRAM.replace("exec(way)", "exec(way, globals())"), way)
     assert ended.status == -SIGKILL, ended.stderr
     box = read_box(boxes(ended.directory)[0])
@@ -290,7 +298,7 @@ for call in (lambda: firstfault.breadcrumb(5), lambda: firstfault.step("1"), lam
     assert [value for _, value in box.notes[3:10]] == values
     assert box.notes[11] == ("v", "a\0b")
     assert box.notes[12] == ("v", str(2**70))
-    assert "\ufffd" in box.notes[10][1] or ""
+    assert "\ufffd" in str(box.notes[10][1])
     assert "\ufffd" in box.notes[13][0]
     assert box.step == 1
 
@@ -330,7 +338,7 @@ def kill_while_writing(directory: Path, rounds: int, seed: int) -> None:
         text=True,
     )
     assert process.stdout
-    seen = torn = 0
+    seen = 0
     for line in process.stdout:
         path = Path(line.strip())
         box = read_box(path)
@@ -345,9 +353,9 @@ def kill_while_writing(directory: Path, rounds: int, seed: int) -> None:
             assert numbers == list(range(numbers[0], last + 1))
             assert len(box.notes) + box.torn == min(last + 2 + box.torn, 448)
         seen += len(numbers)
-        torn += box.torn
         path.unlink()
-    assert process.wait() == 0
+    process.communicate()
+    assert process.returncode == 0
     assert seen > rounds
 
 
@@ -359,9 +367,6 @@ def test_killed_while_writing_every_slot_is_whole(directory: Path) -> None:
 @pytest.mark.timeout(1800)
 def test_killed_while_writing_ten_thousand_times(directory: Path) -> None:
     kill_while_writing(directory, 10_000, random.randrange(2**32))
-
-
-Report = Callable[..., dict[str, Any]]
 
 
 def report(*paths: Path) -> dict[str, Any]:

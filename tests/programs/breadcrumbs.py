@@ -1,7 +1,7 @@
 """Kills a process while it drops breadcrumbs, again and again.
 
-``breadcrumbs.py DIRECTORY ROUNDS SEED``: each round forks a rank of its own, kills it at
-a random moment, and prints the path of its box.
+``breadcrumbs.py DIRECTORY ROUNDS SEED``: each round forks a rank of its own, kills it
+at a random moment, and prints the path of its box.
 """
 
 import os

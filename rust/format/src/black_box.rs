@@ -224,7 +224,7 @@ mod tests {
         }
         assert!(end <= ring::FIRST);
         assert_eq!(ring::FIRST + ring::SLOTS * ring::SLOT_WORDS, WORDS);
-        assert!(ring::TEXT_BYTES < 256 && ring::NAME_BYTES < ring::TEXT_BYTES);
+        const { assert!(ring::TEXT_BYTES < 256 && ring::NAME_BYTES < ring::TEXT_BYTES) };
     }
 
     #[test]

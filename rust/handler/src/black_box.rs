@@ -278,7 +278,7 @@ pub fn breadcrumb(name: &str, value: Option<&str>) {
 }
 
 fn slot(words: &Words, index: u64) -> Option<&[AtomicU64]> {
-    let number = (index % ring::SLOTS as u64) as usize;
+    let number = index.checked_rem(ring::SLOTS as u64)? as usize;
     let first = number
         .wrapping_mul(ring::SLOT_WORDS)
         .wrapping_add(ring::FIRST);
@@ -349,8 +349,16 @@ pub fn step(number: i64) {
     set(words, header::LAST_NS, now);
 }
 
+/// Notes a signal: as a crash, or as the wish of another that this process ends.
+pub(crate) fn note(facts: &Facts) {
+    match facts.signal {
+        libc::SIGTERM | libc::SIGHUP | libc::SIGQUIT | libc::SIGINT => note_request(facts.signal),
+        _ => note_crash(facts),
+    }
+}
+
 /// Notes the facts of a crash; the state comes last, so that it never tells of facts that are not there.
-pub(crate) fn note_crash(facts: &Facts) {
+fn note_crash(facts: &Facts) {
     let Some(words) = words() else { return };
     let mut bits = 0;
     let mut optional = |bit: u64, at: usize, value: Option<u64>| {

@@ -220,7 +220,7 @@ fn execute(stage: Stage, configuration: &Configuration) -> bool {
     };
     match stage {
         Stage::BlackBox => {
-            black_box::note_crash(facts);
+            black_box::note(facts);
             true
         }
         Stage::Minimal => write(facts, configuration, Strength::Crash),

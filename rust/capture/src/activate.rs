@@ -50,17 +50,18 @@ pub fn activate(
     let error_file = error_file.and_then(target::usable);
     let own = Claim::own(error_file);
     let parent = own.inherited_from(std::env::var(env::CLAIM).ok().as_deref());
+    let identity = identity();
     let (targets, failed) = target::targets(
         error_file,
         target::archive_directory().as_deref(),
-        &identity(),
+        &identity,
         parent,
     );
     if let Some(first) = targets.first() {
         target::sweep(first);
     }
     arm(&targets)?;
-    black_box::open(&targets, &identity(), parent);
+    black_box::open(&targets, &identity, parent);
     if let Some(entrypoint) = entrypoint {
         black_box::breadcrumb("enter", Some(entrypoint));
     }

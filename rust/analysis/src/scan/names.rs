@@ -62,8 +62,14 @@ pub(crate) fn role(name: &OsStr) -> FileRole {
     }
     let archived = name.starts_with("rank_") || name.starts_with("no_rank.");
     let ours = name.starts_with("error.") || archived;
-    if name.ends_with(files::BLACK_BOX) {
-        return FileRole::BlackBox;
+    if let Some(stem) = name.strip_suffix(files::BLACK_BOX) {
+        // <stem>.<pid>.box; others have boxes too, and large ones.
+        let number = stem.rsplit_once('.').map_or("", |(_, number)| number);
+        return if is_number(number) {
+            FileRole::BlackBox
+        } else {
+            FileRole::Other
+        };
     }
     if ours && name.ends_with(".term.json") {
         return FileRole::Skipped;
@@ -174,6 +180,8 @@ mod tests {
             ("error.4242.replaced.json", FileRole::Replaced),
             ("error.4242.term.json", FileRole::Skipped),
             ("error.4242.box", FileRole::BlackBox),
+            ("rank_3.node0.4242.4242.2.box", FileRole::BlackBox),
+            ("debian12.box", FileRole::Other),
             ("error.json.tmp", FileRole::Other),
             ("error.4242.tmp", FileRole::Other),
             ("rank_3.node0.cluster.local.4242.json", FileRole::Main),

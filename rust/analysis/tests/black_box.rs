@@ -543,7 +543,7 @@ fn a_slot_that_was_being_written_is_dropped_and_no_other() {
 fn every_flipped_bit_and_every_cut_leaves_whole_breadcrumbs() {
     let bytes = full().bytes();
     let mut random = Random(0x5eed);
-    for _ in 0..1_000 {
+    for _ in 0..500 {
         let mut image = bytes.clone();
         for _ in 0..=random.below(3) {
             let bit = ring::FIRST * 64 + random.below((WORDS - ring::FIRST) * 64);
@@ -551,7 +551,7 @@ fn every_flipped_bit_and_every_cut_leaves_whole_breadcrumbs() {
         }
         assert_eq!(are_whole(&image), 32);
     }
-    for length in (0..bytes.len()).step_by(61) {
+    for length in (0..bytes.len()).step_by(251) {
         are_whole(&bytes[..length]);
     }
 }
@@ -560,7 +560,7 @@ fn every_flipped_bit_and_every_cut_leaves_whole_breadcrumbs() {
 fn hostile_bytes_are_read_without_harm() {
     let crashed = full().crash(START).0;
     let mut random = Random(0xdead);
-    for _ in 0..1_000 {
+    for _ in 0..500 {
         let mut image = crashed.clone();
         for _ in 0..1 + random.below(40) {
             let at = random.below(WORDS);

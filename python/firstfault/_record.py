@@ -137,11 +137,15 @@ class _Recording:
         return False
 
     def _note_leaving(self, e: BaseException | None) -> None:
-        name = getattr(self.fn, "__qualname__", "")
-        how = "" if e is None else f": {class_name(type(e))}"
-        _native.breadcrumb("leave", f"{name}{how}")
-        if _depth() == 0 and get_native_id() == getpid():
-            _native.exiting()
+        """Tell the black box; nothing may come between the failure and its way out."""
+        try:
+            name = getattr(self.fn, "__qualname__", "")
+            how = "" if e is None else f": {class_name(type(e))}"
+            _native.breadcrumb("leave", f"{name}{how}")
+            if _depth() == 0 and get_native_id() == getpid():
+                _native.exiting()
+        except Exception:
+            return  # The function's name is a property of the user's own.
 
     def _record(self, e: BaseException) -> None:
         if _is_child_failed(e):

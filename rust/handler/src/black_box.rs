@@ -453,6 +453,15 @@ extern "C" fn at_exit() {
         state::RUNNING => return breadcrumb("exit", Some("called by native code")),
         _ => return,
     }
+    remove();
+}
+
+/// Removes the box, and the page that points at it: something else tells all that it could. Async-signal-safe.
+pub fn remove() {
+    if words().is_none() {
+        // A forked child's parent has its own use for it.
+        return;
+    }
     for path in &PATHS {
         let path = path.load(Ordering::Relaxed);
         if !path.is_null() {

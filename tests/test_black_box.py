@@ -147,12 +147,10 @@ def test_a_forked_child_has_no_box_and_leaves_its_parents_alone(run: Run) -> Non
 
 
 def test_children_that_inherit_the_claim_have_none(run: Run) -> None:
-    way = (
-        "import subprocess; sys.argv[1] == 'pass' or subprocess.run("
-        f"[sys.executable, __file__, 'pass']); {KILL}"
-    )
-    ended = run(PROGRAM, way)
-    assert len(boxes(ended.directory)) == 1
+    way = f"import subprocess; subprocess.run([sys.executable, __file__, {KILL!r}]); "
+    ended = run(PROGRAM, way + KILL)
+    (path,) = boxes(ended.directory)
+    assert read_box(path).notes == NOTES
 
 
 def test_a_launcher_and_its_trainer_have_one_each(run: Run) -> None:

@@ -15,6 +15,7 @@ next to nothing. They are looked up anew each time, so replacing one
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from firstfault._black_box import breadcrumb, step
     from firstfault._error_handler import (
         ErrorHandler,
         get_error_handler,
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
     )
     from firstfault._errors import FirstfaultError, MissingMessageError
     from firstfault._failures import ChildFailedError, ProcessFailure
-    from firstfault._native import breadcrumb, step
     from firstfault._record import record
 
 __all__ = [
@@ -44,11 +44,11 @@ _HOMES = {
     "FirstfaultError": "_errors",
     "MissingMessageError": "_errors",
     "ProcessFailure": "_failures",
-    "breadcrumb": "_native",
+    "breadcrumb": "_black_box",
     "get_error_handler": "_error_handler",
     "record": "_record",
     "set_error_handler": "_error_handler",
-    "step": "_native",
+    "step": "_black_box",
 }
 
 
@@ -57,7 +57,7 @@ def __getattr__(name: str) -> object:
     if home is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = getattr(__import__(f"{__name__}.{home}", fromlist=(name,)), name)
-    if home == "_native":
+    if home == "_black_box":
         globals()[name] = value
     return value
 

@@ -83,11 +83,11 @@ class ErrorHandler:
                 entrypoint=None if name is None else printable(name),
                 argv=[printable(value) for value in getattr(sys, "argv", ())],
             )
+            # Once, however often this is called. What ends in another way leaves its box.
+            atexit.unregister(_note_exit)
+            atexit.register(_note_exit)
         except Exception as error:
             warn(f"Unable to prepare for crashes. {headline(error)}")
-        # Once, however often this is called. What exits in another way leaves its box.
-        atexit.unregister(_native.exiting)
-        atexit.register(_native.exiting)
 
     def record_exception(self, e: BaseException) -> None:
         """Write a record of an exception to the error file, or to the log without one.
@@ -361,6 +361,16 @@ def _make_room(path: str | None, record: ErrorRecord) -> None:
             os.remove(path)
     except Exception:
         return  # There is nothing, or nothing that can be told to be the same.
+
+
+def _note_exit() -> None:
+    """Tell the black box that the interpreter ends; it is removed at the very end.
+
+    An interpreter that Ctrl-C ends kills itself, which is no end that can be watched.
+    """
+    _native.exiting()
+    if getattr(sys, "last_type", None) is KeyboardInterrupt:
+        _native.discard_black_box()
 
 
 def _keep_reserve() -> None:

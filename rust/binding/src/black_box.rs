@@ -66,6 +66,12 @@ pub(crate) fn exiting() {
     capture::exiting();
 }
 
+/// Remove the black box: something else tells all that it could.
+#[pyfunction]
+pub(crate) fn discard_black_box() {
+    capture::remove();
+}
+
 /// Return the step and the latest breadcrumbs, as a JSON object with those keys that have something to say.
 #[pyfunction]
 pub(crate) fn black_box() -> String {

@@ -11,7 +11,7 @@ mod reading;
 #[pyo3::pymodule]
 mod _native {
     #[pymodule_export]
-    use crate::black_box::{black_box, breadcrumb, exiting, step};
+    use crate::black_box::{black_box, breadcrumb, discard_black_box, exiting, step};
     #[pymodule_export]
     use crate::capture::{activate, clock, commit, identity, replace};
     #[pymodule_export]

@@ -17,7 +17,7 @@ use std::time::Duration;
 use firstfault_format::black_box::{HEADER_WORDS, header};
 use firstfault_format::files;
 use firstfault_handler::black_box::{self, Header};
-pub use firstfault_handler::black_box::{breadcrumb, exiting, is_open, step};
+pub use firstfault_handler::black_box::{breadcrumb, exiting, is_open, remove, step};
 use firstfault_handler::json::Writer;
 
 use crate::identity::{self, Identity};

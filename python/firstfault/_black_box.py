@@ -1,0 +1,6 @@
+"""Where a program says where it is: straight into the black box, no Python between."""
+
+from firstfault._native import breadcrumb, step
+
+for _public in (breadcrumb, step):
+    _public.__module__ = "firstfault"

@@ -64,7 +64,14 @@ def test_a_worker_that_vanishes_leaves_its_box(run: Run, way: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "way", ["pass", "sys.exit(0)", "sys.exit(3)", "raise ValueError('no')"]
+    "way",
+    [
+        "pass",
+        "sys.exit(0)",
+        "sys.exit(3)",
+        "raise ValueError('no')",
+        "raise KeyboardInterrupt",
+    ],
 )
 def test_an_end_of_python_leaves_none(run: Run, way: str) -> None:
     ended = run(PROGRAM, way)
@@ -428,6 +435,11 @@ def test_a_rank_killed_under_torchrun_is_named_without_the_launchers_log(
     (directory / "agent.err").unlink()
     found = report(directory)
     cause = found["root_cause"]
-    assert (cause["rank"], cause["category"]) == (2, "vanished"), found
-    assert cause["confidence"] in ("medium", "low")
-    assert cause["step"] == 3
+    # The launcher ends the others by SIGTERM: one that had no time to say that it lost
+    # a peer, and whose box was not told of the signal, has vanished as well.
+    primary = [cause, *found["also_primary"]]
+    assert {entry["category"] for entry in primary} == {"vanished"}
+    (killed,) = (entry for entry in primary if entry["rank"] == 2)
+    assert killed["step"] == 3
+    expected = (2, "medium") if len(primary) == 1 else (cause["rank"], "low")
+    assert (cause["rank"], cause["confidence"]) == expected

@@ -83,7 +83,7 @@ class ErrorHandler:
                 entrypoint=None if name is None else printable(name),
                 argv=[printable(value) for value in getattr(sys, "argv", ())],
             )
-            # Once, however often this is called. What ends in another way leaves its box.
+            # Once, however often this is called; other ways to end leave the box.
             atexit.unregister(_note_exit)
             atexit.register(_note_exit)
         except Exception as error:
@@ -368,9 +368,12 @@ def _note_exit() -> None:
 
     An interpreter that Ctrl-C ends kills itself, which is no end that can be watched.
     """
-    _native.exiting()
-    if getattr(sys, "last_type", None) is KeyboardInterrupt:
-        _native.discard_black_box()
+    try:
+        _native.exiting()
+        if getattr(sys, "last_type", None) is KeyboardInterrupt:
+            _native.discard_black_box()
+    except Exception:
+        return  # The box stays: that is all.
 
 
 def _keep_reserve() -> None:

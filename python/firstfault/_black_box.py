@@ -2,5 +2,7 @@
 
 from firstfault._native import breadcrumb, step
 
+__all__ = ["breadcrumb", "step"]
+
 for _public in (breadcrumb, step):
     _public.__module__ = "firstfault"

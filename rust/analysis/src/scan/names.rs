@@ -192,7 +192,7 @@ mod tests {
             ("no_rank.node0.4242.4243.json", FileRole::Later),
             ("no_rank.node0.4242.firstfault.json", FileRole::Copy),
             ("no_rank.node0.4242.4242.child_9.json", FileRole::Child),
-            ("no_rank.node0.4242.box", FileRole::Skipped),
+            ("no_rank.node0.4242.box", FileRole::BlackBox),
             ("config.json", FileRole::Json),
             ("error.yaml.json", FileRole::Json),
             ("agent0.err", FileRole::Log),

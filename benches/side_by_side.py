@@ -19,6 +19,7 @@ from pathlib import Path
 STARTS = 40
 FORKS = 200
 FILES = 10_000
+CALLS = 200_000
 SAMPLES = 5
 
 
@@ -32,6 +33,8 @@ def main() -> None:
     trivial_main()
     one_error_file()
     many_error_files()
+    # Last: it makes this process a rank with a black box.
+    breadcrumbs()
 
 
 def interpreter_start() -> None:
@@ -210,6 +213,60 @@ def many_error_files() -> None:
     torch_seconds = times["torch's ProcessFailure + ChildFailedError"]
     for name, seconds in times.items():
         row(name, f"{seconds * 1e3:.1f}", f"{torch_seconds / seconds:.1f}x")
+
+
+def breadcrumbs() -> None:
+    """Compare a breadcrumb and a step with a call that does nothing."""
+    import firstfault
+    from firstfault import _native
+
+    def nothing(name: str, value: object = None) -> None:
+        pass
+
+    breadcrumb, step = firstfault.breadcrumb, firstfault.step
+    calls: dict[str, Callable[[], object]] = {
+        "a Python function that does nothing": lambda: nothing("load", "shard 7"),
+        "time.time()": lambda: time.time(),
+        "breadcrumb(name)": lambda: breadcrumb("load"),
+        "breadcrumb(name, text)": lambda: breadcrumb("load", "shard 7"),
+        "breadcrumb(name, number)": lambda: breadcrumb("load", 7),
+        "step(number)": lambda: step(7),
+        "firstfault.step(number)": lambda: firstfault.step(7),
+    }
+
+    def each() -> dict[str, float]:
+        empty = per_call(lambda: None)
+        return {name: per_call(call) - empty for name, call in calls.items()}
+
+    def per_call(call: Callable[[], object]) -> float:
+        def many() -> None:
+            for _ in range(CALLS):
+                call()
+
+        return statistics.median(timed(many)() for _ in range(SAMPLES)) / CALLS
+
+    def training() -> None:
+        for number in range(2_000):
+            step(number)
+            breadcrumb("batch", "shard 7")
+            sum(range(5_000))
+
+    without_box = each()
+    steady = {"without a box": timed(training)()}
+    with tempfile.TemporaryDirectory() as directory:
+        path = str(Path(directory, "error.json"))
+        _native.activate(error_file=path, entrypoint=None, argv=[])
+        assert list(Path(directory).glob("*.box")), "there is no box"
+        with_box = each()
+        steady["with a box"] = timed(training)()
+        _native.exiting()
+        headline("what a training loop calls, nanoseconds", "before activation")
+        for name, seconds in with_box.items():
+            row(name, f"{seconds * 1e9:.0f}", f"{without_box[name] * 1e9:.0f}")
+        headline("a loop of 0.1 ms with a step and a breadcrumb, milliseconds", "ratio")
+        for name, seconds in steady.items():
+            ratio = seconds / steady["without a box"]
+            row(name, f"{seconds * 1e3:.1f}", f"{ratio:.3f}")
 
 
 def write_torch_files(directory: Path, count: int) -> list[str]:

@@ -25,7 +25,8 @@ def commands() -> list[str]:
 
 
 def test_the_python_example_records_what_ends_it(run: Run) -> None:
-    (example,) = blocks("python")
+    example, calls = blocks("python")
+    assert run(calls).status == 0
     ended = run(example)
     assert (ended.status, ended.stderr, ended.files) == (0, "", [])
     ended = run(example.replace("...  # train", "import ctypes; ctypes.string_at(0)"))

@@ -9,11 +9,13 @@ A drop-in for ``torch.distributed.elastic.multiprocessing.errors``::
 
 The names below are loaded when they are first used, so that importing the package costs
 next to nothing. They are looked up anew each time, so replacing one
-(``firstfault.get_error_handler = ...``) takes effect at the next use.
+(``firstfault.get_error_handler = ...``) takes effect at the next use; but for
+`breadcrumb` and `step`, which a training loop calls: those stay once they are loaded.
 """
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from firstfault._black_box import breadcrumb, step
     from firstfault._error_handler import (
         ErrorHandler,
         get_error_handler,
@@ -29,9 +31,11 @@ __all__ = [
     "FirstfaultError",
     "MissingMessageError",
     "ProcessFailure",
+    "breadcrumb",
     "get_error_handler",
     "record",
     "set_error_handler",
+    "step",
 ]
 
 _HOMES = {
@@ -40,9 +44,11 @@ _HOMES = {
     "FirstfaultError": "_errors",
     "MissingMessageError": "_errors",
     "ProcessFailure": "_failures",
+    "breadcrumb": "_black_box",
     "get_error_handler": "_error_handler",
     "record": "_record",
     "set_error_handler": "_error_handler",
+    "step": "_black_box",
 }
 
 
@@ -50,7 +56,10 @@ def __getattr__(name: str) -> object:
     home = _HOMES.get(name)
     if home is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(__import__(f"{__name__}.{home}", fromlist=(name,)), name)
+    value = getattr(__import__(f"{__name__}.{home}", fromlist=(name,)), name)
+    if home == "_black_box":
+        globals()[name] = value
+    return value
 
 
 def __dir__() -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import faulthandler
 import os
 import sys
@@ -83,6 +84,9 @@ class ErrorHandler:
                 entrypoint=None if name is None else printable(name),
                 argv=[printable(value) for value in getattr(sys, "argv", ())],
             )
+            # Once, however often this is called; other ways to end leave the box.
+            atexit.unregister(_note_exit)
+            atexit.register(_note_exit)
         except Exception as error:
             warn(f"Unable to prepare for crashes. {headline(error)}")
 
@@ -358,6 +362,19 @@ def _make_room(path: str | None, record: ErrorRecord) -> None:
             os.remove(path)
     except Exception:
         return  # There is nothing, or nothing that can be told to be the same.
+
+
+def _note_exit() -> None:
+    """Tell the black box that the interpreter ends; it is removed at the very end.
+
+    An interpreter that Ctrl-C ends kills itself, which is no end that can be watched.
+    """
+    try:
+        _native.exiting()
+        if getattr(sys, "last_type", None) is KeyboardInterrupt:
+            _native.discard_black_box()
+    except Exception:
+        return  # The box stays: that is all.
 
 
 def _keep_reserve() -> None:

@@ -116,7 +116,8 @@ def _full(
     if truncated:
         section["truncated"] = truncated
     collateral = is_collateral(e, chain_of(e)[0], _native.is_collateral)
-    return _assemble(e, moment, message, stack, section, collateral, _native.identity())
+    known = _native.identity(), _native.black_box()
+    return _assemble(e, moment, message, stack, section, collateral, known)
 
 
 def _minimal(e: BaseException, moment: Moment, final: bool) -> ErrorRecord:
@@ -125,7 +126,7 @@ def _minimal(e: BaseException, moment: Moment, final: bool) -> ErrorRecord:
     stack = cut(plain_callstack(e), CALLSTACK_BYTES)[0]
     section = _section(e, moment, final)
     section["exception"] = {"type": class_name(type(e)), "message": message}
-    return _assemble(e, moment, message, stack, section, False, "{}")
+    return _assemble(e, moment, message, stack, section, False, ())
 
 
 def _section(e: BaseException, moment: Moment, final: bool) -> Data:
@@ -149,7 +150,7 @@ def _assemble(
     stack: str,
     section: Data,
     collateral: bool,
-    identity: str,
+    known: tuple[str, ...],
 ) -> ErrorRecord:
     # torch chooses the first failure by whole seconds: a victim's are rounded up, so
     # that it does not come before its culprit. `time_ns` says when it really was.
@@ -164,8 +165,9 @@ def _assemble(
         return part
 
     own = encode(section)
-    if len(identity) > 2:
-        own = f"{own[:-1]}, {identity[1:]}"
+    for members in known:  # JSON objects, perhaps empty
+        if len(members) > 2:
+            own = f"{own[:-1]}, {members[1:]}"
     content = (
         f'{{"message": {encode(torch_part(message, stack))}, "firstfault": {own}}}'
     )

@@ -8,6 +8,7 @@ from _contextvars import ContextVar
 from _thread import get_native_id
 from os import getpid
 
+from firstfault import _native
 from firstfault._error_handler import is_disabled, leaving
 from firstfault._exception import class_name, exit_status, headline
 from firstfault._notices import ERROR, INFO, log, warn
@@ -112,6 +113,12 @@ class _Recording:
         if self.disabled:
             return False
         _running.set((getpid(), max(_depth() - 1, 0)))
+        try:
+            return self._leave(e)
+        finally:
+            self._note_leaving(e)
+
+    def _leave(self, e: BaseException | None) -> bool:
         if e is None:
             record_success = getattr(self.handler, "record_success", None)
             if record_success is not None:
@@ -128,6 +135,17 @@ class _Recording:
             # A handler of the user's own; his program's failure is the one that counts.
             warn(f"Unable to record {class_name(type(e))}. {headline(error)}")
         return False
+
+    def _note_leaving(self, e: BaseException | None) -> None:
+        """Tell the black box; nothing may come between the failure and its way out."""
+        try:
+            name = getattr(self.fn, "__qualname__", "")
+            how = "" if e is None else f": {class_name(type(e))}"
+            _native.breadcrumb("leave", f"{name}{how}")
+            if _depth() == 0 and get_native_id() == getpid():
+                _native.exiting()
+        except Exception:
+            return  # The function's name is a property of the user's own.
 
     def _record(self, e: BaseException) -> None:
         if _is_child_failed(e):

@@ -11,6 +11,7 @@ import faulthandler
 import importlib.util
 import os
 import resource
+import shutil
 import signal
 import sys
 import threading
@@ -201,7 +202,7 @@ class Steps:
 
     @staticmethod
     def remove(directory: str) -> None:
-        os.rmdir(directory)
+        shutil.rmtree(directory)
 
     @staticmethod
     def use_up_descriptors() -> None:
@@ -302,7 +303,8 @@ class Steps:
     def report_files() -> None:
         """Say on stderr which error files are there now."""
         directory = Path(os.environ["TORCHELASTIC_ERROR_FILE"]).parent
-        print(sorted(path.name for path in directory.iterdir()), file=sys.stderr)
+        files = (path for path in directory.iterdir() if path.suffix != ".box")
+        print(sorted(path.name for path in files), file=sys.stderr)
 
     @staticmethod
     def fork(*step: str) -> None:

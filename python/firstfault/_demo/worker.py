@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from datetime import timedelta
 
+import firstfault
 from firstfault import record
 from firstfault._demo.faults import FAULTS
 
@@ -18,6 +19,7 @@ def train_step(rank: int, step: int, fault: str) -> None:
     import torch
     import torch.distributed as dist
 
+    firstfault.step(step)
     if rank == FAULTY_RANK and step == FAULTY_STEP:
         FAULTS[fault]()
     dist.all_reduce(torch.ones(1024))

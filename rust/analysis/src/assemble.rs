@@ -6,7 +6,7 @@ use crate::failure::Section;
 use crate::logs::Signalled;
 use crate::numbers::{Numbers, loose_ranks};
 use crate::records::{choose, drop_copies};
-use crate::scan::{Evidence, FileRole, Record, RunPath, Slot, run_id};
+use crate::scan::{Boxed, Evidence, FileRole, Record, RunPath, Slot, run_id};
 use crate::schema::DamagedFile;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
@@ -53,6 +53,8 @@ pub(crate) struct RankEvidence {
     /// Records of the same rank besides: later failures, children, losers of a race.
     pub(crate) others: Vec<Record>,
     pub(crate) status: Option<Status>,
+    /// Its black box; of several the latest.
+    pub(crate) black_box: Option<Boxed>,
     /// The end of its stderr, where it left no record.
     pub(crate) output: String,
     pub(crate) output_path: Option<PathBuf>,
@@ -103,6 +105,7 @@ impl RankEvidence {
             record: None,
             others: Vec::new(),
             status: None,
+            black_box: None,
             output: String::new(),
             output_path: None,
             output_whole: false,
@@ -184,6 +187,7 @@ pub(crate) fn assemble(mut evidence: Evidence, options: &Options) -> Job {
             (evidence.record, evidence.others) = choose(found);
         }
     }
+    job.add_boxes(std::mem::take(&mut evidence.boxes), &numbers);
     if nameless > 0 {
         let files = count(nameless, "error file");
         job.notes
@@ -230,6 +234,11 @@ fn one_run(evidence: &mut Evidence, job: &mut Job) {
             None => drop(runs.insert(run.to_owned(), time)),
         }
     }
+    for boxed in &evidence.boxes {
+        let run = run_of_box(boxed, &names).to_owned();
+        let latest = runs.entry(run).or_default();
+        *latest = (*latest).max(boxed.content.last_ns.unwrap_or(0));
+    }
     runs.remove("");
     let Some(latest) = runs
         .iter()
@@ -246,6 +255,9 @@ fn one_run(evidence: &mut Evidence, job: &mut Job) {
         evidence
             .records
             .retain(|record| is_it(run_of(record, &names)));
+        evidence
+            .boxes
+            .retain(|boxed| is_it(run_of_box(boxed, &names)));
         evidence.damaged.retain(|(_, slot)| {
             slot.as_ref()
                 .is_none_or(|slot| names.get(&slot.run).is_none_or(|run| is_it(run)))
@@ -270,6 +282,13 @@ fn archived(path: &Path) -> Option<(u32, u32, HostKey)> {
     let rank = name.split('.').next()?.parse().ok()?;
     let attempt = crate::scan::attempt_of(path.parent()?)?;
     Some((attempt, rank, HostKey::Name(String::new())))
+}
+
+fn run_of_box<'a>(boxed: &'a Boxed, names: &'a HashMap<RunPath, String>) -> &'a str {
+    match &boxed.slot {
+        Some(slot) => names.get(&slot.run).map_or("", String::as_str),
+        None => boxed.content.rank.run_id.as_deref().unwrap_or(""),
+    }
 }
 
 fn attempt_of(record: &Record) -> u32 {
@@ -305,6 +324,45 @@ impl Job {
         evidence
     }
 
+    fn add_boxes(&mut self, boxes: Vec<Boxed>, numbers: &Numbers) {
+        let mut without_rank = 0;
+        for boxed in boxes {
+            let content = &boxed.content;
+            let slot = boxed.slot.as_ref();
+            let rank = content
+                .rank
+                .rank
+                .or_else(|| slot.and_then(|slot| numbers.rank(slot)));
+            // A process alone in its job needs no number to be the one that is spoken of.
+            let is_alone = rank.is_none() && self.attempts.is_empty();
+            let Some(rank) = rank.or(is_alone.then_some(0)) else {
+                without_rank += 1;
+                continue;
+            };
+            let attempt = slot
+                .map(|slot| slot.attempt)
+                .or(content.rank.attempt)
+                .or_else(|| crate::scan::attempt_of(boxed.path.parent()?))
+                .unwrap_or(0);
+            let local_rank = content.rank.local_rank.or(slot.map(|slot| slot.local_rank));
+            let host = match slot {
+                Some(slot) => HostKey::Run(slot.run.clone()),
+                None => HostKey::Name(content.host.name.clone()),
+            };
+            let entry = self.rank(attempt, rank, local_rank, host);
+            entry.nameless |= is_alone;
+            let known = entry.black_box.as_ref();
+            if known.is_none_or(|known| known.content.install_ns < content.install_ns) {
+                entry.black_box = Some(boxed);
+            }
+        }
+        if without_rank > 0 {
+            let boxes = count(without_rank, "black box");
+            self.notes
+                .push(format!("{boxes} of processes without a rank are left out"));
+        }
+    }
+
     fn add_slot(&mut self, slot: Slot, numbers: &Numbers) {
         let Some(rank) = numbers.rank(&slot.key) else {
             return;
@@ -325,7 +383,10 @@ impl Job {
     fn finish(&mut self, evidence: &Evidence, options: &Options) {
         let stated = self
             .all_ranks()
-            .filter_map(|rank| rank.section()?.rank.world_size)
+            .filter_map(|rank| {
+                let stated = rank.section().and_then(|section| section.rank.world_size);
+                stated.or(rank.black_box.as_ref()?.content.rank.world_size)
+            })
             .max();
         let seen = self
             .all_ranks()
@@ -340,9 +401,12 @@ impl Job {
             .max(seen)
             .min((1 << 22).max(seen));
         if self.run_id.is_empty() {
-            let stated = self
-                .all_ranks()
-                .find_map(|rank| rank.section()?.rank.run_id.clone());
+            let stated = self.all_ranks().find_map(|rank| {
+                let stated = rank
+                    .section()
+                    .and_then(|section| section.rank.run_id.clone());
+                stated.or_else(|| rank.black_box.as_ref()?.content.rank.run_id.clone())
+            });
             self.run_id = stated.unwrap_or_default();
         }
         self.label_hosts();
@@ -362,7 +426,7 @@ impl Job {
         }
         if evidence.skipped > 0 {
             notes.push(format!(
-                "{} of kinds that this version does not read (.box, .term.json)",
+                "{} of a kind that this version does not read (.term.json)",
                 count(evidence.skipped, "file")
             ));
         }
@@ -390,7 +454,15 @@ impl Job {
                 names.entry(rank.host.clone()).or_default();
                 last = Some(&rank.host);
             }
-            let stated = rank.section().map(|section| &section.host.name);
+            let in_box = || {
+                rank.black_box
+                    .as_ref()
+                    .map(|boxed| &boxed.content.host.name)
+            };
+            let stated = rank
+                .section()
+                .map(|section| &section.host.name)
+                .or_else(in_box);
             if let Some(name) = stated.filter(|name| !name.is_empty())
                 && let Some(known) = names.get_mut(&rank.host).filter(|known| known.is_empty())
             {

@@ -102,11 +102,19 @@ impl Attempt<'_> {
         match candidates[..] {
             [] => self.without_candidate(),
             [rank] => Some(self.one(rank, Vec::new())),
+            // Where others lost a peer, one of those that vanished was first, and was not alike.
+            _ if self.victims() > 0 && candidates.iter().all(|&rank| self.vanished(rank)) => {
+                Some(self.several(&candidates))
+            }
             _ => Some(
                 self.uniform(&candidates)
                     .unwrap_or_else(|| self.several(&candidates)),
             ),
         }
+    }
+
+    fn vanished(&self, rank: u32) -> bool {
+        self.rule(rank).id == "vanished"
     }
 
     /// A failure that is the whole job's by its nature, such as a mismatch of collectives.
@@ -240,7 +248,9 @@ impl Attempt<'_> {
         let first = self.earliest(candidates).unwrap_or(candidates[0]);
         let rest = others(first);
         let mut decision = self.one(first, rest.clone());
-        if rest.iter().all(|&other| self.clearly_before(first, other)) {
+        // When a rank that vanished was last heard of is not when it died.
+        let is_told = !candidates.iter().any(|&rank| self.vanished(rank));
+        if is_told && rest.iter().all(|&other| self.clearly_before(first, other)) {
             decision.confidence = decision.confidence.min(Confidence::Medium);
             decision.reasons.push(format!(
                 "it failed first: {} other ranks failed by themselves later",
@@ -282,6 +292,8 @@ impl Attempt<'_> {
             } else {
                 Confidence::Low
             };
+        } else if self.vanished(rank) && self.victims() >= 2 {
+            confidence = confidence.min(Confidence::Medium);
         } else if rule.role == Role::Ambiguous {
             confidence = Confidence::Low;
             reasons.push("such a failure can have a cause outside the process, and nothing from its host tells".to_owned());

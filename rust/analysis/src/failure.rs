@@ -93,9 +93,9 @@ pub struct Section {
     /// The last collective operation that this rank entered.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last_collective: Option<serde_json::Value>,
-    /// What the program noted on its way, oldest first.
+    /// What the program noted on its way, oldest first; the latest 32.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub breadcrumbs: Vec<serde_json::Value>,
+    pub breadcrumbs: Vec<Breadcrumb>,
     /// Where a deferred error was raised and where the job stopped for it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub deferred: Option<serde_json::Value>,
@@ -124,6 +124,20 @@ pub enum Kind {
     Terminated,
     /// An error that waited for all ranks.
     Deferred,
+}
+
+/// Something that the program noted on its way.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub struct Breadcrumb {
+    /// When, in nanoseconds since the Unix epoch.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub time_ns: Option<i64>,
+    /// What, at most 48 bytes.
+    pub name: String,
+    /// More about it; with the name at most 96 bytes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub value: Option<String>,
 }
 
 /// How far `time_ns` may be off. Source: adjtimex(2).

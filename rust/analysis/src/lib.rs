@@ -13,6 +13,7 @@
 //! ```
 #![deny(unsafe_code)]
 
+pub mod black_box;
 pub mod classify;
 pub mod error;
 pub mod failure;
@@ -42,7 +43,7 @@ pub use error::{Error, ErrorKind};
 pub use failure::Failure;
 pub use schema::Report;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// What the caller knows about the job that its files may not say.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -50,13 +51,24 @@ use std::path::PathBuf;
 pub struct Options {
     /// The number of ranks that the job had, where known: ranks that left nothing at all are then counted as missing.
     pub world_size: Option<u32>,
+    /// The process file system that tells whether the process of a black box is still there; `/proc` where not given.
+    pub proc: Option<PathBuf>,
 }
 
 impl Options {
     /// Returns these options with the job's number of ranks.
     #[must_use]
     pub fn with_world_size(self, world_size: Option<u32>) -> Self {
-        Self { world_size }
+        Self { world_size, ..self }
+    }
+
+    /// Returns these options with another process file system.
+    #[must_use]
+    pub fn with_proc(self, proc: PathBuf) -> Self {
+        Self {
+            proc: Some(proc),
+            ..self
+        }
     }
 }
 
@@ -71,7 +83,8 @@ impl Options {
 /// [`ErrorKind::Io`] when one of `paths` itself cannot be read, [`ErrorKind::NothingFound`] when no error file and no
 /// log of a launcher lies below any of them.
 pub fn analyze(paths: &[PathBuf], options: &Options) -> Result<Report, Error> {
-    let evidence = scan::scan(paths)?;
+    let proc = options.proc.as_deref().unwrap_or(Path::new("/proc"));
+    let evidence = scan::scan(paths, proc)?;
     if evidence.is_empty() {
         return Err(Error::nothing_found(paths));
     }

@@ -34,6 +34,11 @@ impl Numbers {
                 numbers.set(slot, rank);
             }
         }
+        for boxed in &evidence.boxes {
+            if let (Some(slot), Some(rank)) = (&boxed.slot, boxed.content.rank.rank) {
+                numbers.set(slot, rank);
+            }
+        }
         if !evidence.agents.is_empty() {
             let slots: HashMap<PathBuf, &SlotKey> = evidence
                 .slots

@@ -1,8 +1,9 @@
 //! How one rank ended: the strongest of its record, its last output, and what its launcher saw.
 
 use crate::assemble::{RankEvidence, Status};
+use crate::black_box::{Fate, State};
 use crate::classify::{self, Finding, Role, rules};
-use crate::failure::{Frame, Section};
+use crate::failure::{Breadcrumb, Frame, Section};
 use crate::groups::Fingerprint;
 use crate::traceback::{self, FrameRef};
 use firstfault_format::signals;
@@ -56,6 +57,9 @@ pub(crate) fn outcome(evidence: &RankEvidence, reported: bool) -> Outcome<'_> {
         outcome.by_record();
     } else if !outcome.by_output() {
         outcome.by_status(reported);
+        if evidence.status.is_none() && outcome.end == End::Silent {
+            outcome.by_black_box();
+        }
     }
     outcome
 }
@@ -148,6 +152,36 @@ impl Outcome<'_> {
         }
     }
 
+    /// Judges a rank of which neither a record nor its launcher tells.
+    fn by_black_box(&mut self) {
+        let Some(boxed) = &self.evidence.black_box else {
+            return;
+        };
+        if boxed.fate != Fate::Gone {
+            // It lives, or nobody here can tell: only when it was last heard of.
+            return;
+        }
+        match boxed.content.state {
+            State::Exiting | State::Finished => self.end = End::Succeeded,
+            _ if boxed.content.request.is_some() => self.end = End::Terminated,
+            State::Running => {
+                let rule = rules().by_id("vanished");
+                self.title =
+                    "its process vanished while main ran: no error file, no exit".to_owned();
+                self.time_ns = boxed.content.last_ns;
+                let fingerprint = Fingerprint::of(&rule.category, "", "", std::iter::empty());
+                self.set(Finding {
+                    rule,
+                    pointers: Vec::new(),
+                    relay: false,
+                    fingerprint,
+                    headline: self.title.clone(),
+                });
+            }
+            _ => {}
+        }
+    }
+
     pub(crate) fn take_status_time(&mut self) {
         self.time_ns = self
             .evidence
@@ -191,6 +225,17 @@ impl Outcome<'_> {
             .or(output)
             .map(|path| path.display().to_string())
             .unwrap_or_default()
+    }
+
+    /// Returns the training step that the rank had reached, and its latest breadcrumbs, oldest first.
+    pub(crate) fn last_words(&self) -> (Option<i64>, &[Breadcrumb]) {
+        let section = self.evidence.section();
+        let told = section.map(|section| (section.step, &section.breadcrumbs[..]));
+        let boxed = self.evidence.black_box.as_ref();
+        let boxed = boxed.map(|boxed| (boxed.content.step, &boxed.content.breadcrumbs[..]));
+        told.filter(|(step, breadcrumbs)| step.is_some() || !breadcrumbs.is_empty())
+            .or(boxed)
+            .unwrap_or((None, &[]))
     }
 
     /// Returns the stack of the failure, innermost frame first.

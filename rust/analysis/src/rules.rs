@@ -331,6 +331,7 @@ mod tests {
         "host_memory_exhausted",
         "host_oom_killed",
         "killed_unknown",
+        "vanished",
         "segfault",
         "abort",
         "bus_error",

@@ -1,11 +1,13 @@
 //! Finds and reads a job's evidence below some paths: error files, worker directories, launchers' logs. Parallel, bounded.
 
+mod boxes;
 mod names;
 pub(crate) mod read;
 
 pub(crate) use names::{FileRole, RunPath, attempt_of, role, run_id};
 pub use read::{MAX_FILE_BYTES, MAX_LOG_BYTES};
 
+use crate::black_box::{BlackBox, Fate};
 use crate::error::Error;
 use crate::failure::Failure;
 use crate::logs::{self, AgentLog};
@@ -35,6 +37,7 @@ pub struct Evidence {
     pub(crate) slots: Vec<Slot>,
     pub(crate) agents: Vec<AgentLog>,
     pub(crate) damaged: Vec<(DamagedFile, Option<SlotKey>)>,
+    pub(crate) boxes: Vec<Boxed>,
     /// Files that this version knows and does not read.
     pub(crate) skipped: usize,
     /// Error files that a process found in its place and replaced: evidence of an earlier run.
@@ -48,6 +51,15 @@ pub(crate) struct Record {
     pub(crate) slot: Option<SlotKey>,
     pub(crate) role: FileRole,
     pub(crate) failure: Box<Failure>,
+}
+
+/// One black box.
+#[derive(Debug, Clone)]
+pub(crate) struct Boxed {
+    pub(crate) path: PathBuf,
+    pub(crate) slot: Option<SlotKey>,
+    pub(crate) content: Box<BlackBox>,
+    pub(crate) fate: Fate,
 }
 
 /// Which worker directory of torchrun's layout: `<run>/attempt_<n>/<local_rank>`.
@@ -80,6 +92,7 @@ impl Evidence {
         self.records.is_empty()
             && self.slots.is_empty()
             && self.agents.is_empty()
+            && self.boxes.is_empty()
             && self.damaged.iter().all(|(file, _)| file.reason == STRANGER)
     }
 
@@ -88,6 +101,7 @@ impl Evidence {
         self.slots.append(&mut other.slots);
         self.agents.append(&mut other.agents);
         self.damaged.append(&mut other.damaged);
+        self.boxes.append(&mut other.boxes);
         self.skipped += other.skipped;
         self.replaced += other.replaced;
     }
@@ -109,12 +123,13 @@ impl Evidence {
 /// Returns everything that lies below the paths.
 ///
 /// Each directory is listed once and each file opened once. Symbolic links to directories are followed only where they
-/// are one of `paths`, so that a loop ends and a `latest` link shows nothing twice.
+/// are one of `paths`, so that a loop ends and a `latest` link shows nothing twice. `proc` is the process file system
+/// that is asked what became of the processes of black boxes.
 ///
 /// # Errors
 ///
 /// [`ErrorKind::Io`](crate::ErrorKind::Io) or [`ErrorKind::NotAFile`](crate::ErrorKind::NotAFile) for one of `paths` itself.
-pub fn scan(paths: &[PathBuf]) -> Result<Evidence, Error> {
+pub fn scan(paths: &[PathBuf], proc: &Path) -> Result<Evidence, Error> {
     let mut evidence = Evidence::default();
     for path in outermost(paths) {
         let metadata = std::fs::metadata(path).map_err(|error| Error::io(path, error))?;
@@ -146,6 +161,7 @@ pub fn scan(paths: &[PathBuf]) -> Result<Evidence, Error> {
         .agents
         .dedup_by(|a, b| a.path.as_os_str() == b.path.as_os_str());
     evidence.damaged.sort_by(|a, b| a.0.path.cmp(&b.0.path));
+    boxes::settle(&mut evidence, proc);
     read_outputs(&mut evidence);
     Ok(evidence)
 }
@@ -285,6 +301,7 @@ fn file(path: &Path, place: &Place, named: bool) -> Evidence {
     match role {
         FileRole::Skipped => found.skipped += 1,
         FileRole::Replaced => found.replaced += 1,
+        FileRole::BlackBox => boxes::read(path, slot, &mut found),
         FileRole::Log => agent_log(path, &mut found),
         FileRole::Other if !named => {}
         _ => read::with_file(path, |bytes| match bytes {
@@ -328,6 +345,13 @@ fn read_outputs(evidence: &mut Evidence) {
                 .as_ref()
                 .is_some_and(|section| section.rank.rank.is_some());
             *told.entry(slot.clone()).or_default() |= ranked;
+        }
+    }
+    for boxed in &evidence.boxes {
+        if let (Some(slot), Some(_)) = (&boxed.slot, boxed.content.rank.rank)
+            && told.contains_key(slot)
+        {
+            told.insert(slot.clone(), true);
         }
     }
     let mut known: HashMap<(RunPath, u32), u32> = HashMap::new();

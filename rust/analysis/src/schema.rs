@@ -1,6 +1,6 @@
 //! The forms of the error file and of the report, and their JSON Schemas.
 
-use crate::failure::Section;
+use crate::failure::{Breadcrumb, Section};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -116,6 +116,12 @@ pub struct RootCause {
     pub time_ns: Option<i64>,
     /// What to do next.
     pub advice: String,
+    /// The training step that the rank had reached, where its program told it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub step: Option<i64>,
+    /// What its program noted last, oldest first; at most 8.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub breadcrumbs: Vec<Breadcrumb>,
     /// Why the verdict is what it is, strongest first.
     pub evidence: Vec<String>,
     /// The file that tells it; empty where no file does.

@@ -2,8 +2,9 @@
 
 use crate::Options;
 use crate::assemble::{Job, assemble};
+use crate::black_box::Fate;
 use crate::decide::{Attempt, Decision, Subject, count};
-use crate::explain::explain;
+use crate::explain::{explain, utc};
 use crate::groups::{Fingerprint, ranges};
 use crate::outcome::{End, Outcome, outcome};
 use crate::parse::begin;
@@ -14,6 +15,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// At most so many further failures and suspects are listed one by one.
 const MAX_LISTED: usize = 16;
+
+/// At most so many of the latest breadcrumbs are shown.
+const MAX_BREADCRUMBS: usize = 8;
 
 /// Ranks from here on are not missed when nothing of them is found.
 const MAX_WORLD: u32 = 1 << 20;
@@ -149,6 +153,32 @@ fn describe_attempt(report: &mut Report, attempt: &Attempt<'_>) {
         .filter(|outcome| outcome.end == End::Silent)
         .map(|outcome| outcome.evidence.rank)
         .collect();
+    let (boxed, unread): (Vec<u32>, Vec<u32>) = unread
+        .into_iter()
+        .partition(|rank| attempt.outcomes[rank].evidence.black_box.is_some());
+    let (alive, far): (Vec<u32>, Vec<u32>) = boxed.into_iter().partition(|rank| {
+        let boxed = attempt.outcomes[rank].evidence.black_box.as_ref();
+        boxed.is_some_and(|boxed| boxed.fate == Fate::Alive)
+    });
+    if !alive.is_empty() {
+        report
+            .incomplete
+            .push(format!("ranks {} are still running", ranges(alive)));
+    }
+    if !far.is_empty() {
+        let last = far.iter().filter_map(|rank| {
+            let boxed = attempt.outcomes[rank].evidence.black_box.as_ref()?;
+            boxed.content.last_ns
+        });
+        let (first, last) = (last.clone().min(), last.max());
+        let spell = |time: Option<i64>| time.map_or_else(|| "?".to_owned(), utc);
+        report.incomplete.push(format!(
+            "ranks {} left black boxes, whose processes cannot be looked for from here: last heard of at {} to {}",
+            ranges(far),
+            spell(first),
+            spell(last)
+        ));
+    }
     if !unread.is_empty() {
         report.incomplete.push(format!(
             "ranks {} left no error file, and no launcher's log says how they ended",
@@ -310,6 +340,8 @@ fn root_cause(attempt: &Attempt<'_>, decision: &Decision, number: u32) -> RootCa
         ),
         Subject::Uniform(_) | Subject::Job(_) => (None, String::new()),
     };
+    let (step, breadcrumbs) = outcome.map_or((None, &[][..]), Outcome::last_words);
+    let latest = breadcrumbs.len().saturating_sub(MAX_BREADCRUMBS);
     RootCause {
         rank,
         local_rank: rank.and_then(|rank| attempt.outcomes.get(&rank)?.evidence.local_rank),
@@ -323,6 +355,8 @@ fn root_cause(attempt: &Attempt<'_>, decision: &Decision, number: u32) -> RootCa
         owner: decision.rule.owner,
         time_ns: outcome.and_then(|outcome| outcome.time_ns),
         advice: decision.rule.advice.clone(),
+        step,
+        breadcrumbs: breadcrumbs[latest..].to_vec(),
         evidence: explain(attempt, decision, outcome),
         error_file: outcome
             .and_then(|outcome| outcome.evidence.record.as_ref())

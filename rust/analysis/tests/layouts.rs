@@ -147,14 +147,14 @@ fn a_child_and_a_stale_file_are_no_evidence_of_the_rank() {
         "job_abcd1234/attempt_0/0/error.json",
         &ours(0, "ValueError: loss is nan", START),
     );
-    job.write("job_abcd1234/attempt_0/0/error.1000.box", b"\0\0");
+    job.write("job_abcd1234/attempt_0/0/error.1000.term.json", b"\0\0");
     job.write("job_abcd1234/attempt_0/0/error.1000.json.tmp", b"{\"mess");
     let report = job.report();
     assert_eq!(cause(&report).1, "nan_loss");
     assert_eq!(report.damaged_files, []);
     for part in [
         "1 stale error file of",
-        "1 file of kinds",
+        "1 file of a kind",
         "1 record of later",
     ] {
         assert!(

@@ -5,7 +5,7 @@
 #![no_std]
 
 use firstfault_handler::install::{self, Configuration};
-use firstfault_handler::{foreign, handle};
+use firstfault_handler::{black_box, foreign, handle};
 
 unsafe extern "C" {
     fn firstfault_panic_reached() -> !;
@@ -35,12 +35,14 @@ pub extern "C" fn firstfault_audit_entry(
 pub unsafe extern "C" fn firstfault_audit_setup(
     configuration: &'static Configuration,
     preceded_by: &'static &'static [u8],
+    guard: &'static black_box::Guard,
     action: &libc::sigaction,
     signal: core::ffi::c_int,
     is_known: bool,
 ) -> bool {
     install::configure(configuration);
     install::set_preceded_by(preceded_by);
+    black_box::publish(guard);
     foreign::take_python_dumper(signal, signal);
     install::remember(signal, *action, is_known).is_ok()
 }

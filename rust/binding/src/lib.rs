@@ -1,5 +1,6 @@
 //! The Python extension module `firstfault._native`: conversions only.
 
+mod black_box;
 mod capture;
 mod error;
 mod interpreter_end;
@@ -9,6 +10,8 @@ mod reading;
 /// The Rust core of firstfault.
 #[pyo3::pymodule]
 mod _native {
+    #[pymodule_export]
+    use crate::black_box::{black_box, breadcrumb, discard_black_box, exiting, step};
     #[pymodule_export]
     use crate::capture::{activate, clock, commit, identity, replace};
     #[pymodule_export]

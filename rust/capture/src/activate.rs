@@ -10,6 +10,7 @@ use firstfault_handler::install::{self, Configuration};
 use firstfault_handler::place::Place;
 use firstfault_handler::{error_file, handle};
 
+use crate::black_box;
 use crate::identity::Identity;
 use crate::record;
 use crate::target::{self, Claim, Target};
@@ -49,16 +50,21 @@ pub fn activate(
     let error_file = error_file.and_then(target::usable);
     let own = Claim::own(error_file);
     let parent = own.inherited_from(std::env::var(env::CLAIM).ok().as_deref());
+    let identity = identity();
     let (targets, failed) = target::targets(
         error_file,
         target::archive_directory().as_deref(),
-        &identity(),
+        &identity,
         parent,
     );
     if let Some(first) = targets.first() {
         target::sweep(first);
     }
     arm(&targets)?;
+    black_box::open(&targets, &identity, parent);
+    if let Some(entrypoint) = entrypoint {
+        black_box::breadcrumb("enter", Some(entrypoint));
+    }
     match failed {
         Some(error) => Err(error),
         None => Ok(Activation {

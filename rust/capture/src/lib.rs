@@ -5,6 +5,7 @@
 #![deny(unsafe_code)]
 
 mod activate;
+pub mod black_box;
 pub mod dumper;
 pub mod identity;
 mod record;

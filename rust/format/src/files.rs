@@ -14,5 +14,8 @@ pub const CHILD: &str = ".child_";
 /// What an error file was called before this process replaced it, with this process's ID before it.
 pub const REPLACED: &str = ".replaced.json";
 
+/// The black box, with the process's ID before it: `error.<pid>.box`.
+pub const BLACK_BOX: &str = ".box";
+
 /// A file being written; a reader never looks at it.
 pub const TEMPORARY: &str = ".tmp";

@@ -4,6 +4,7 @@
 //! another machine, reads with the same ones. No `std`, no `alloc`: the signal handler links this crate.
 #![no_std]
 
+pub mod black_box;
 pub mod env;
 pub mod files;
 pub mod signals;

@@ -62,6 +62,8 @@ pub(crate) struct Findings<'a> {
     /// Where the crashed thread's text ends in the dump.
     pub(crate) own_stack_end: usize,
     pub(crate) other_crashes: &'a [(i32, i32)],
+    /// Whether the black box can be read.
+    pub(crate) has_black_box: bool,
     pub(crate) stages: &'a [StageReport],
 }
 
@@ -89,6 +91,7 @@ pub(crate) fn write(
         dump,
         preceded_by: configuration.preceded_by(),
         other_crashes: findings.other_crashes,
+        has_black_box: findings.has_black_box,
         stages: findings.stages,
     };
     // SAFETY: see `Room`.

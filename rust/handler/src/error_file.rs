@@ -6,7 +6,7 @@ use crate::context::{Facts, until_nul};
 use crate::json::Writer;
 use crate::modules::{self, Module};
 use crate::native::{self, Frame};
-use crate::{park, python_stack, sys};
+use crate::{black_box, park, python_stack, sys};
 
 /// How much of the Python stacks the text for people holds; all of them are in `threads`.
 const TEXT_MAX: usize = 16 * 1024;
@@ -57,6 +57,8 @@ pub struct Record<'a> {
     pub preceded_by: &'a [u8],
     /// Thread and signal of other threads that crashed at the same time.
     pub other_crashes: &'a [(i32, i32)],
+    /// Whether the black box can be read: step and breadcrumbs are there.
+    pub has_black_box: bool,
     /// The stages so far.
     pub stages: &'a [StageReport],
 }
@@ -85,6 +87,9 @@ impl Record<'_> {
                 writer.close(b'}');
             }
             writer.close(b']');
+        }
+        if self.has_black_box {
+            black_box::write_members(writer);
         }
         if !self.preceded_by.is_empty() {
             writer.key("preceded_by");

@@ -12,7 +12,7 @@ use core::sync::atomic::{
 use crate::context::{self, Facts};
 use crate::install::{self, Captured, Configuration};
 use crate::stages::{self, Depth};
-use crate::{crash_record, park, sys};
+use crate::{black_box, crash_record, park, sys};
 
 /// The thread that handles a crash: process ID in the upper half, thread ID in the lower; 0 is nobody.
 static OWNER: AtomicU64 = AtomicU64::new(0);
@@ -320,6 +320,7 @@ fn deliver(delivery: &Delivery<'_>, configuration: &'static Configuration) {
 fn end_delivery(delivery: &Delivery<'_>, configuration: &Configuration, withdraw: bool) {
     if withdraw {
         crash_record::withdraw(configuration);
+        black_box::withdraw();
         stages::reset();
     }
     delivery.captured.drop_used();

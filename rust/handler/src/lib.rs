@@ -15,6 +15,7 @@
     )
 )]
 
+pub mod black_box;
 pub mod commit;
 pub mod context;
 mod crash_record;

@@ -14,11 +14,13 @@ use crate::error_file::StageReport;
 use crate::install::Configuration;
 use crate::modules::{self, Module};
 use crate::sys::{self, ThreadTimer};
-use crate::{foreign, native, park};
+use crate::{black_box, foreign, native, park};
 
 /// What is done, in this order. The facts themselves come before all stages: they cannot fail.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Stage {
+    /// The facts go into the black box: stores alone.
+    BlackBox,
     /// The file with the facts alone is committed.
     Minimal,
     /// The crashed thread's instruction is looked up in the memory map.
@@ -38,7 +40,8 @@ enum Stage {
 }
 
 /// The stages, their names in the error file and how long each may take, nanoseconds.
-const STAGES: [(Stage, &str, u64); 8] = [
+const STAGES: [(Stage, &str, u64); 9] = [
+    (Stage::BlackBox, "black_box", 100_000_000),
     (Stage::Minimal, "minimal", 500_000_000),
     (Stage::Module, "module", 100_000_000),
     (Stage::OwnPythonStack, "own_python_stack", 300_000_000),
@@ -183,7 +186,7 @@ fn finish(index: usize, status: u8) {
 
 fn end(depth: Depth) -> usize {
     match depth {
-        Depth::Minimal => 1,
+        Depth::Minimal => 2,
         Depth::Full => STAGES.len(),
     }
 }
@@ -216,6 +219,10 @@ fn execute(stage: Stage, configuration: &Configuration) -> bool {
         return false;
     };
     match stage {
+        Stage::BlackBox => {
+            black_box::note(facts);
+            true
+        }
         Stage::Minimal => write(facts, configuration, Strength::Crash),
         Stage::Module => {
             let _ = modules::read();
@@ -250,7 +257,15 @@ fn write(facts: &Facts, configuration: &Configuration, strength: Strength) -> bo
         module: unsafe { (*ROOM.module.get()).as_ref() },
         own_stack_end: OWN_STACK_END.load(Ordering::Relaxed),
         other_crashes: other_crashes(&mut others),
-        stages: stage_reports(&mut stages),
+        // A box whose file was cut short faults at every touch.
+        has_black_box: STATUS
+            .first()
+            .is_some_and(|status| status.load(Ordering::Relaxed) == OK),
+        // The minimal file comes before all that may fail.
+        stages: match strength {
+            Strength::Enriched => stage_reports(&mut stages),
+            _ => &[],
+        },
     };
     crash_record::write(&findings, configuration, strength)
 }

@@ -28,6 +28,9 @@ pub fn render(report: &Report) -> String {
             {
                 let _ = writeln!(out, "{}\n", code(&group.example.location));
             }
+            if let Some(words) = text::last_words(cause) {
+                let _ = writeln!(out, "{}\n", code(&words));
+            }
             let _ = writeln!(out, "{}\n", plain(&cause.advice));
             for line in &cause.evidence {
                 let _ = writeln!(out, "1. {}", plain(line));

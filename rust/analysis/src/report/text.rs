@@ -75,6 +75,9 @@ fn verdict(page: &mut Page, report: &Report, cause: &RootCause) {
     {
         page.line(2, &group.example.location);
     }
+    if let Some(words) = last_words(cause) {
+        page.paragraph(2, &words, 2);
+    }
     if !cause.advice.is_empty() {
         page.paragraph(2, &cause.advice, 2);
     }
@@ -93,6 +96,23 @@ fn verdict(page: &mut Page, report: &Report, cause: &RootCause) {
     for (index, line) in cause.evidence.iter().take(10).enumerate() {
         page.item(&format!("{}. ", index + 1), line);
     }
+}
+
+/// Returns what the rank noted last, as `at step 1200, after: load=shard 7, forward`.
+pub(super) fn last_words(cause: &RootCause) -> Option<String> {
+    let notes: Vec<String> = cause
+        .breadcrumbs
+        .iter()
+        .rev()
+        .map(|note| match &note.value {
+            Some(value) => format!("{}={value}", note.name),
+            None => note.name.clone(),
+        })
+        .collect();
+    let step = cause.step.map(|step| format!("at step {step}"));
+    let notes = (!notes.is_empty()).then(|| format!("latest breadcrumbs: {}", notes.join(" < ")));
+    let parts: Vec<String> = step.into_iter().chain(notes).collect();
+    (!parts.is_empty()).then(|| parts.join(" · "))
 }
 
 /// Returns whose failure it is, as `rank 2 (local rank 0 on host node1)`.

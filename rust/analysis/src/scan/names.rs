@@ -34,6 +34,8 @@ pub(crate) enum FileRole {
     Child,
     /// JSON of another name, which may be an error file.
     Json,
+    /// What a worker kept mapped until it died.
+    BlackBox,
     /// Older content that a process replaced.
     Replaced,
     /// Ours, and not read by this version.
@@ -60,7 +62,16 @@ pub(crate) fn role(name: &OsStr) -> FileRole {
     }
     let archived = name.starts_with("rank_") || name.starts_with("no_rank.");
     let ours = name.starts_with("error.") || archived;
-    if ours && (name.ends_with(".box") || name.ends_with(".term.json")) {
+    if let Some(stem) = name.strip_suffix(files::BLACK_BOX) {
+        // <stem>.<pid>.box; others have boxes too, and large ones.
+        let number = stem.rsplit_once('.').map_or("", |(_, number)| number);
+        return if is_number(number) {
+            FileRole::BlackBox
+        } else {
+            FileRole::Other
+        };
+    }
+    if ours && name.ends_with(".term.json") {
         return FileRole::Skipped;
     }
     let Some(stem) = name.strip_suffix(files::ERROR) else {
@@ -168,7 +179,9 @@ mod tests {
             ("error.4242.child_4243.json", FileRole::Child),
             ("error.4242.replaced.json", FileRole::Replaced),
             ("error.4242.term.json", FileRole::Skipped),
-            ("error.4242.box", FileRole::Skipped),
+            ("error.4242.box", FileRole::BlackBox),
+            ("rank_3.node0.4242.4242.2.box", FileRole::BlackBox),
+            ("debian12.box", FileRole::Other),
             ("error.json.tmp", FileRole::Other),
             ("error.4242.tmp", FileRole::Other),
             ("rank_3.node0.cluster.local.4242.json", FileRole::Main),
@@ -179,7 +192,7 @@ mod tests {
             ("no_rank.node0.4242.4243.json", FileRole::Later),
             ("no_rank.node0.4242.firstfault.json", FileRole::Copy),
             ("no_rank.node0.4242.4242.child_9.json", FileRole::Child),
-            ("no_rank.node0.4242.box", FileRole::Skipped),
+            ("no_rank.node0.4242.box", FileRole::BlackBox),
             ("config.json", FileRole::Json),
             ("error.yaml.json", FileRole::Json),
             ("agent0.err", FileRole::Log),

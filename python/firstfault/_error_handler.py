@@ -8,7 +8,7 @@ import os
 import sys
 from _contextvars import ContextVar
 
-from firstfault import _native
+from firstfault import _hooks, _native
 from firstfault._error_file import load, says, section_of
 from firstfault._error_record import make
 from firstfault._exception import headline
@@ -78,6 +78,7 @@ class ErrorHandler:
             warn(f"Unable to enable fault handler. {headline(error)}")
         _keep_reserve()
         try:
+            _hooks.install()
             name = self._fn_name
             _native.activate(
                 error_file=self._get_error_file_path(),

@@ -2,6 +2,7 @@ from collections.abc import Sequence
 
 __all__ = [
     "activate",
+    "after_fork",
     "clock",
     "commit",
     "identity",
@@ -15,6 +16,7 @@ __all__ = [
 def activate(
     *, error_file: str | None, entrypoint: str | None, argv: Sequence[str]
 ) -> None: ...
+def after_fork() -> None: ...
 def clock() -> tuple[int, int, int | None, bool | None]: ...
 def commit(
     error_file: str | None, record: bytes, compact: bytes, *, final: bool, copy: bool

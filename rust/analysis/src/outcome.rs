@@ -54,7 +54,7 @@ pub(crate) fn outcome(evidence: &RankEvidence, reported: bool) -> Outcome<'_> {
     };
     if evidence.record.is_some() {
         outcome.by_record();
-    } else if !outcome.by_output() {
+    } else if !outcome.by_output() && !outcome.by_snapshot() {
         outcome.by_status(reported);
     }
     outcome
@@ -148,6 +148,21 @@ impl Outcome<'_> {
             .is_some_and(|status| finding.rule.category == rules().by_status(status).category);
         self.take_status_time();
         self.set(finding);
+        true
+    }
+
+    /// A process that was asked to end, and ended by that or by nothing that is known.
+    fn by_snapshot(&mut self) -> bool {
+        let status = self.evidence.status.as_ref().map(|status| status.value);
+        let Some(snapshot) = &self.evidence.terminated else {
+            return false;
+        };
+        if status.is_some_and(is_crash) {
+            return false;
+        }
+        self.title.clone_from(&snapshot.failure.message);
+        self.time_ns = snapshot.failure.time_ns;
+        self.end = End::Terminated;
         true
     }
 

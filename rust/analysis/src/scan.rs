@@ -29,6 +29,8 @@ pub const MAX_OUTPUT_BYTES: usize = 256 << 10;
 #[non_exhaustive]
 pub struct Evidence {
     pub(crate) records: Vec<Record>,
+    /// Of processes that were asked to end, the snapshot and what failed after: never the cause.
+    pub(crate) terminated: Vec<Record>,
     pub(crate) slots: Vec<Slot>,
     pub(crate) agents: Vec<AgentLog>,
     pub(crate) damaged: Vec<(DamagedFile, Option<SlotKey>)>,
@@ -73,6 +75,7 @@ impl Evidence {
     /// Returns whether nothing was found that could tell of a job.
     pub fn is_empty(&self) -> bool {
         self.records.is_empty()
+            && self.terminated.is_empty()
             && self.slots.is_empty()
             && self.agents.is_empty()
             && self.damaged.is_empty()
@@ -80,6 +83,7 @@ impl Evidence {
 
     fn absorb(&mut self, mut other: Self) {
         self.records.append(&mut other.records);
+        self.terminated.append(&mut other.terminated);
         self.slots.append(&mut other.slots);
         self.agents.append(&mut other.agents);
         self.damaged.append(&mut other.damaged);
@@ -131,6 +135,12 @@ pub fn scan(paths: &[PathBuf]) -> Result<Evidence, Error> {
         .sort_by(|a, b| a.path.as_os_str().cmp(b.path.as_os_str()));
     evidence
         .records
+        .dedup_by(|a, b| a.path.as_os_str() == b.path.as_os_str());
+    evidence
+        .terminated
+        .sort_by(|a, b| a.path.as_os_str().cmp(b.path.as_os_str()));
+    evidence
+        .terminated
         .dedup_by(|a, b| a.path.as_os_str() == b.path.as_os_str());
     evidence.slots.sort_by(|a, b| a.key.cmp(&b.key));
     evidence.slots.dedup_by(|a, b| a.key == b.key);
@@ -297,12 +307,19 @@ fn file(path: &Path, place: &Place, named: bool) -> Evidence {
                 }
             }
             Ok(bytes) => match parse::error_file(path, bytes) {
-                Ok(failure) => found.records.push(Record {
-                    path: path.to_owned(),
-                    slot,
-                    role,
-                    failure: Box::new(failure),
-                }),
+                Ok(failure) => {
+                    let record = Record {
+                        path: path.to_owned(),
+                        slot,
+                        role,
+                        failure: Box::new(failure),
+                    };
+                    if role == FileRole::Terminated {
+                        found.terminated.push(record);
+                    } else {
+                        found.records.push(record);
+                    }
+                }
                 Err(error) => found.damage(path, slot, error.reason(), bytes),
             },
         }),

@@ -5,6 +5,8 @@
 #![no_std]
 
 use firstfault_handler::install::{self, Configuration};
+use firstfault_handler::place::Place;
+use firstfault_handler::termination::{self, Snapshot};
 use firstfault_handler::{foreign, handle};
 
 unsafe extern "C" {
@@ -35,11 +37,13 @@ pub extern "C" fn firstfault_audit_entry(
 pub unsafe extern "C" fn firstfault_audit_setup(
     configuration: &'static Configuration,
     preceded_by: &'static &'static [u8],
+    places: &'static &'static [&'static Place<'static>],
     action: &libc::sigaction,
     signal: core::ffi::c_int,
     is_known: bool,
 ) -> bool {
     install::configure(configuration);
+    termination::configure(places, Snapshot::Own);
     install::set_preceded_by(preceded_by);
     foreign::take_python_dumper(signal, signal);
     install::remember(signal, *action, is_known).is_ok()

@@ -119,3 +119,9 @@ pub(crate) fn commit(
 pub(crate) fn replace(path: PathBuf, content: &[u8]) -> Result<()> {
     guard(|| Ok(capture::replace(&path, content)?))
 }
+
+/// Put back, in a forked child, what SIGTERM, SIGHUP and SIGQUIT did before `activate`: they are its parent's business.
+#[pyfunction]
+pub(crate) fn after_fork() {
+    capture::after_fork();
+}

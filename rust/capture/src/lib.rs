@@ -14,5 +14,6 @@ mod target;
 pub use activate::{Activation, activate, identity, reassert};
 pub use firstfault_handler::commit::Strength;
 pub use firstfault_handler::context::Clock;
+pub use firstfault_handler::termination::restore as after_fork;
 pub use record::{commit, replace};
 pub use target::NamedError;

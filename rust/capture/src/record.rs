@@ -8,6 +8,7 @@ use firstfault_format::{env, files};
 use firstfault_handler::commit::{self, Content, Outcome, Paths, Strength};
 use firstfault_handler::place::{Place, Process};
 use firstfault_handler::sys::{self, Errno};
+use firstfault_handler::termination;
 
 use crate::identity::{self, Identity};
 use crate::target::{self, Claim, Target};
@@ -71,12 +72,17 @@ pub fn commit(
     let claim = Claim::own(error_file);
     let parent = claim.inherited_from(std::env::var(env::CLAIM).ok().as_deref());
     let identity = Identity::of_this_process(&[], None);
-    let (targets, mut failed) = target::targets(
+    let (mut targets, mut failed) = target::targets(
         error_file,
         target::archive_directory().as_deref(),
         &identity,
         parent,
     );
+    // What fails once the process was asked to end is not what the job died of.
+    let is_late = termination::is_received();
+    if is_late {
+        targets = targets.iter().map(Target::terminated).collect();
+    }
     let mut content = Record {
         whole: record,
         compact,
@@ -86,7 +92,7 @@ pub fn commit(
     }
     let mut paths = PATHS.lock().unwrap_or_else(PoisonError::into_inner);
     // Nobody overwrites a child's record.
-    let copy = copy && parent.is_none();
+    let copy = copy && parent.is_none() && !is_late;
     let mut written = None;
     for target in &targets {
         match commit_to(target, strength, &mut content, copy, &mut paths) {

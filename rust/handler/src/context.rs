@@ -3,6 +3,7 @@
 use core::ffi::c_void;
 
 use crate::sys::{self, ClockError};
+use crate::termination;
 
 /// The time of one moment, on every clock that a reader may need.
 #[derive(Debug, Clone, Copy)]
@@ -37,8 +38,16 @@ pub struct Facts {
     pub code: Option<i32>,
     /// The fault address, for a fault.
     pub address: Option<u64>,
+    /// The system call that a seccomp filter stopped.
+    pub system_call: Option<i32>,
     /// Process ID and user ID of the sender, for a signal that was sent.
     pub sender: Option<(i32, u32)>,
+    /// The name of the sender's program, NULs after it; empty where it cannot be told.
+    pub sender_name: [u8; 16],
+    /// Whether the process ends by this signal; one that asks it to end may have a handler of the program's own.
+    pub is_final: bool,
+    /// Whether the process had been asked to end before.
+    pub is_late: bool,
     /// The dying process: a forked child's own.
     pub process: i32,
     /// The crashed thread.
@@ -54,20 +63,31 @@ impl Facts {
     pub fn new(signal: i32, info: Option<&libc::siginfo_t>, context: *const c_void) -> Self {
         let code = info.map(|info| info.si_code);
         // Kernel codes are positive; zero and below were sent by somebody. Source: sigaction(2).
-        let is_fault = code.is_some_and(|code| code > 0);
+        let is_kernels = code.is_some_and(|code| code > 0);
+        let process = sys::process_id();
+        // SAFETY: a sent signal's siginfo has its sender.
+        let sender = info
+            .filter(|_| !is_kernels)
+            .map(|info| unsafe { (info.si_pid(), info.si_uid()) });
         Self {
             clock: Clock::now(),
             signal,
             code,
-            // SAFETY: a fault's siginfo has an address; a sent signal's has its sender.
+            // SAFETY: the kernel's siginfo has an address, but where a limit was reached.
             address: info
-                .filter(|_| is_fault)
+                .filter(|_| is_kernels && signal != libc::SIGXCPU)
                 .map(|info| unsafe { info.si_addr() } as u64),
-            // SAFETY: as above.
-            sender: info
-                .filter(|_| !is_fault)
-                .map(|info| unsafe { (info.si_pid(), info.si_uid()) }),
-            process: sys::process_id(),
+            // SAFETY: of 64-bit Linux's siginfo_t of 128 bytes, where SYS_SECCOMP has it behind the address.
+            system_call: info
+                .filter(|info| signal == libc::SIGSYS && info.si_code == 1)
+                .map(|info| unsafe { (&raw const *info).cast::<i32>().add(6).read() }),
+            sender,
+            sender_name: sender
+                .filter(|sender| sender.0 > 0 && sender.0 != process)
+                .map_or([0; 16], |sender| sys::name_of_process(sender.0)),
+            is_final: true,
+            is_late: termination::is_received(),
+            process,
             thread: sys::thread_id(),
             thread_name: sys::thread_name(),
             program_counter: program_counter(context),

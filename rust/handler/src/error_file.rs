@@ -148,9 +148,13 @@ impl Record<'_> {
         writer.key("schema_version");
         writer.number(i64::from(SCHEMA_VERSION));
         writer.key("kind");
-        writer.string(b"signal");
+        writer.string(if signals::is_request(self.facts.signal) {
+            b"terminated"
+        } else {
+            b"signal"
+        });
         writer.key("final");
-        writer.boolean(true);
+        writer.boolean(self.facts.is_final);
         writer.key("time_ns");
         writer.number(clock.time_ns as i64);
         writer.key("monotonic_ns");
@@ -220,6 +224,11 @@ impl Record<'_> {
             writer.number(i64::from(process));
             writer.key("uid");
             writer.number(i64::from(user));
+            let name = until_nul(&facts.sender_name);
+            if !name.is_empty() {
+                writer.key("comm");
+                writer.string(name);
+            }
             writer.close(b'}');
         }
         writer.close(b'}');
@@ -253,7 +262,13 @@ impl Record<'_> {
             writer.close(b']');
         }
         writer.close(b'}');
+        let mut slots_cut = 0_usize;
         for slot in park::slots() {
+            // Of a snapshot the dump is cut, so that a cancelled job does not flood its file system.
+            if slot.dumped().end > self.dump.len() {
+                slots_cut = slots_cut.saturating_add(1);
+                continue;
+            }
             writer.open(b'{');
             writer.key("tid");
             writer.number(i64::from(slot.thread()));
@@ -291,7 +306,8 @@ impl Record<'_> {
             writer.close(b'}');
             writer.close(b']');
         }
-        let threads_cut = total.saturating_sub(park::slots().len().saturating_add(1));
+        let slots = park::slots().len().saturating_sub(slots_cut);
+        let threads_cut = total.saturating_sub(slots.saturating_add(1));
         if threads_cut > 0 || frames_cut > 0 {
             writer.key("truncated");
             writer.open(b'{');

@@ -112,7 +112,12 @@ impl Captured {
             .store(depth.saturating_sub(used), Ordering::Release);
     }
 
-    fn push(&self, previous: Previous) -> Result<(), Errno> {
+    /// Returns whether nothing was ever there before ours.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.depth.load(Ordering::Relaxed) == 0
+    }
+
+    pub(crate) fn push(&self, previous: Previous) -> Result<(), Errno> {
         // SAFETY: the installer's lock; the handler does not look at or above `depth`.
         let actions = unsafe { &mut *self.actions.get() };
         let depth = self.depth.load(Ordering::Relaxed);
@@ -128,18 +133,18 @@ impl Captured {
     }
 }
 
-/// By signal number; only crash signals are ever used.
+/// By signal number; only crash signals and requests to end are ever used.
 static CAPTURED: [Captured; 32] = [const { Captured::new() }; 32];
 
-/// Returns the record of a signal that the handler captures, `None` for any other signal.
+/// Returns the record of a signal that the handler takes, `None` for any other signal.
 pub(crate) fn captured_signal(signal: i32) -> Option<&'static Captured> {
-    signals::by_number(signal).filter(|signal| signal.crash)?;
+    signals::by_number(signal).filter(|signal| signal.crash || signal.request)?;
     CAPTURED.get(usize::try_from(signal).ok()?)
 }
 
-/// Returns whether this signal is one that the handler captures.
+/// Returns whether this signal is one that the handler captures as a crash.
 pub(crate) fn is_captured(signal: i32) -> bool {
-    captured_signal(signal).is_some()
+    signals::by_number(signal).is_some_and(|signal| signal.crash)
 }
 
 /// Installs the handler for every crash signal, or puts it back above a handler that is known to end the process.
@@ -149,7 +154,7 @@ pub(crate) fn is_captured(signal: i32) -> bool {
 /// # Errors
 /// The kernel refused an action, or too many handlers were stacked.
 pub fn install() -> Result<(), Errno> {
-    for signal in signals::SIGNALS {
+    for signal in signals::SIGNALS.iter().filter(|signal| signal.crash) {
         let Some(captured) = captured_signal(signal.number) else {
             continue;
         };
@@ -157,7 +162,7 @@ pub fn install() -> Result<(), Errno> {
         if found.sa_sigaction == libc::SIG_IGN || handle::is_ours(&found) {
             continue;
         }
-        let first_time = captured.depth.load(Ordering::Relaxed) == 0;
+        let first_time = captured.is_empty();
         let is_known = is_known(&found);
         if first_time || found.sa_sigaction == libc::SIG_DFL || is_known {
             captured.push(Previous {
@@ -187,7 +192,7 @@ pub(crate) fn is_known(action: &libc::sigaction) -> bool {
     if dumper != 0
         && action.sa_flags & libc::SA_NODEFER != 0
         && action.sa_flags & libc::SA_SIGINFO == 0
-        && module_start(address).is_some_and(|start| Some(start) == module_start(dumper))
+        && is_in_module_of(action, dumper)
     {
         // faulthandler's fatal handler: of CPython's own handlers only it sets SA_NODEFER.
         return true;
@@ -198,6 +203,11 @@ pub(crate) fn is_known(action: &libc::sigaction) -> bool {
             .iter()
             .any(|known| name.ends_with(known))
     })
+}
+
+/// Returns whether a handler is in the same module as an address.
+pub(crate) fn is_in_module_of(action: &libc::sigaction, address: usize) -> bool {
+    module_start(action.sa_sigaction).is_some_and(|start| Some(start) == module_start(address))
 }
 
 fn dynamic_info(address: usize) -> Option<libc::Dl_info> {

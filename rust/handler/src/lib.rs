@@ -31,4 +31,5 @@ pub mod python_stack;
 mod stages;
 pub mod sys;
 mod temporary;
+pub mod termination;
 mod words;

@@ -52,6 +52,11 @@ const STAGES: [(Stage, &str, u64); 6] = [
 pub(crate) enum Depth {
     /// The minimal file only: the previous handler may recover, so nothing of the process is disturbed.
     Minimal,
+    /// What can be had without disturbing a process that goes on: the receiving thread's own stack. Nothing is cut
+    /// short, for CPython's dumper would never serve again.
+    Snapshot,
+    /// The same with the other threads, which are stopped for it.
+    Parked,
     /// Everything: the process is dying.
     Full,
 }
@@ -98,7 +103,16 @@ pub(crate) fn begin(facts: Facts) {
     }
 }
 
-/// Forgets a capture whose failure was none.
+/// Takes back what was written of a failure that was none, and forgets the capture.
+pub(crate) fn withdraw(configuration: &Configuration) {
+    // SAFETY: see `Room`.
+    if let Some(facts) = unsafe { &*ROOM.facts.get() } {
+        crash_record::withdraw(facts, configuration);
+    }
+    reset();
+}
+
+/// Forgets a capture.
 pub(crate) fn reset() {
     NEXT.store(0, Ordering::Relaxed);
     OWN_STACK_END.store(0, Ordering::Relaxed);
@@ -126,7 +140,9 @@ pub(crate) fn note_other_crash(thread: i32, signal: i32) {
 
 /// Runs the stages up to this depth, from wherever the machine stands.
 pub(crate) fn run(configuration: &Configuration, depth: Depth) {
-    arm_watchdog(configuration);
+    if !matches!(depth, Depth::Snapshot | Depth::Parked) {
+        arm_watchdog(configuration);
+    }
     while NEXT.load(Ordering::Relaxed) < end(depth) {
         let index = NEXT.load(Ordering::Relaxed);
         let Some((stage, _, budget_ns)) = STAGES.get(index) else {
@@ -136,7 +152,8 @@ pub(crate) fn run(configuration: &Configuration, depth: Depth) {
         if let Some(watchdog) = watchdog() {
             watchdog.arm(*budget_ns);
         }
-        let status = if execute(*stage, configuration) {
+        let is_apart = depth == Depth::Snapshot && *stage == Stage::OtherPythonStacks;
+        let status = if !is_apart && execute(*stage, configuration, depth) {
             OK
         } else {
             FAILED
@@ -176,7 +193,7 @@ fn finish(index: usize, status: u8) {
 fn end(depth: Depth) -> usize {
     match depth {
         Depth::Minimal => 1,
-        Depth::Full => STAGES.len(),
+        Depth::Snapshot | Depth::Parked | Depth::Full => STAGES.len(),
     }
 }
 
@@ -201,7 +218,7 @@ fn arm_watchdog(configuration: &Configuration) {
     }
 }
 
-fn execute(stage: Stage, configuration: &Configuration) -> bool {
+fn execute(stage: Stage, configuration: &Configuration, depth: Depth) -> bool {
     // SAFETY: see `Room`.
     let facts = unsafe { &*ROOM.facts.get() };
     let Some(facts) = facts else {
@@ -216,6 +233,10 @@ fn execute(stage: Stage, configuration: &Configuration) -> bool {
             module.is_some()
         }
         Stage::OwnPythonStack => dump_own_stack(),
+        Stage::Park if depth == Depth::Snapshot => {
+            park::count_only();
+            false
+        }
         Stage::Park => {
             park::park(configuration.park_signal, crate::install::is_captured);
             park::slots().iter().all(park::Slot::has_answered)

@@ -42,7 +42,11 @@ impl Record<'_> {
     /// The Python stacks for people: the crashed thread, then the others, as many as fit.
     pub(crate) fn write_text(&self, writer: &mut Writer<'_>, text_max: usize) {
         self.write_summary(writer);
-        writer.text(b"\n\nCrashed thread '");
+        writer.text(if signals::is_request(self.facts.signal) {
+            b"\n\nThread '"
+        } else {
+            b"\n\nCrashed thread '"
+        });
         writer.text(until_nul(&self.facts.thread_name));
         writer.text(b"' (most recent call first):\n");
         let own = python_stack::without_headline(self.own_stack);
@@ -95,37 +99,56 @@ fn write_reason(writer: &mut Writer<'_>, facts: &Facts) {
     if let Some((process, user)) = facts.sender {
         if process == facts.process {
             writer.text(b"raised by the process itself");
+        } else if process == 0 {
+            writer.text(b"sent from outside this PID namespace by user ");
+            writer.text_decimal(user.into());
         } else {
             writer.text(b"sent by process ");
             writer.text_decimal(process.unsigned_abs().into());
+            let name = until_nul(&facts.sender_name);
+            if !name.is_empty() {
+                writer.text(b" '");
+                writer.text(name);
+                writer.text(b"'");
+            }
             writer.text(b" of user ");
             writer.text_decimal(user.into());
         }
         return;
     }
     let executes = facts.program_counter == Some(address);
-    let (text, shows_address): (&[u8], bool) =
-        match signals::code_name(facts.signal, code).unwrap_or_default() {
-            "SEGV_MAPERR" if address < NULL_PAGE_END && executes => {
-                (b"call through a null pointer", true)
-            }
-            "SEGV_MAPERR" if address < NULL_PAGE_END => (b"null pointer", true),
-            "SEGV_MAPERR" if executes => (b"jump to nowhere", true),
-            "SEGV_MAPERR" => (b"unmapped address", true),
-            "SEGV_ACCERR" if executes => (b"executing data", true),
-            "SEGV_ACCERR" => (b"forbidden access", true),
-            "BUS_ADRALN" => (b"misaligned address", true),
-            "BUS_ADRERR" => (
-                b"no memory behind the address (file truncated or its file system full)",
-                true,
-            ),
-            "BUS_MCEERR_AR" | "BUS_MCEERR_AO" => (b"hardware memory error", true),
-            "FPE_INTDIV" => (b"integer division by zero", false),
-            "ILL_ILLOPC" | "ILL_ILLOPN" => (b"illegal instruction", true),
-            // A general protection fault: the kernel does not know the address, and x86 raises it for many reasons.
-            "SI_KERNEL" => (b"protection fault, address unknown", false),
-            name => (name.as_bytes(), true),
-        };
+    let (text, shows_address): (&[u8], bool) = match signals::code_name(facts.signal, code)
+        .unwrap_or_default()
+    {
+        "SEGV_MAPERR" if address < NULL_PAGE_END && executes => {
+            (b"call through a null pointer", true)
+        }
+        "SEGV_MAPERR" if address < NULL_PAGE_END => (b"null pointer", true),
+        "SEGV_MAPERR" if executes => (b"jump to nowhere", true),
+        "SEGV_MAPERR" => (b"unmapped address", true),
+        "SEGV_ACCERR" if executes => (b"executing data", true),
+        "SEGV_ACCERR" => (b"forbidden access", true),
+        "BUS_ADRALN" => (b"misaligned address", true),
+        "BUS_ADRERR" => (
+            b"no memory behind the address (file truncated or its file system full)",
+            true,
+        ),
+        "BUS_MCEERR_AR" | "BUS_MCEERR_AO" => (b"hardware memory error", true),
+        "FPE_INTDIV" => (b"integer division by zero", false),
+        "ILL_ILLOPC" | "ILL_ILLOPN" => (b"illegal instruction", true),
+        "TRAP_BRKPT" => (b"breakpoint", true),
+        "SYS_SECCOMP" => (b" forbidden by seccomp", false),
+        // int3 of x86 says it so.
+        "SI_KERNEL" if facts.signal == libc::SIGTRAP => (b"breakpoint", false),
+        "SI_KERNEL" if facts.signal == libc::SIGXCPU => (b"limit of the process reached", false),
+        // A general protection fault: the kernel does not know the address, and x86 raises it for many reasons.
+        "SI_KERNEL" => (b"protection fault, address unknown", false),
+        name => (name.as_bytes(), true),
+    };
+    if let Some(number) = facts.system_call {
+        writer.text(b"system call ");
+        writer.text_decimal(number.unsigned_abs().into());
+    }
     writer.text(text);
     if shows_address {
         writer.text(b" at ");

@@ -160,3 +160,59 @@ extern "C" fn page_that_hangs() -> usize {
 extern "C" fn at_exit(fault: super::Function) {
     unsafe { libc::atexit(fault) };
 }
+
+#[unsafe(no_mangle)]
+extern "C" fn breakpoint() {
+    #[cfg(target_arch = "x86_64")]
+    unsafe {
+        asm!("int3")
+    };
+    #[cfg(target_arch = "aarch64")]
+    unsafe {
+        asm!("brk #0")
+    };
+}
+
+/// Makes a system call that a seccomp filter answers by SIGSYS.
+///
+/// Source: seccomp(2), bpf(4).
+#[unsafe(no_mangle)]
+extern "C" fn forbidden_system_call() {
+    const LOAD_WORD: u16 = 0x20;
+    const JUMP_IF_EQUAL: u16 = 0x15;
+    const RETURN: u16 = 0x06;
+    let step = |code, jt, jf, k| libc::sock_filter { code, jt, jf, k };
+    let mut steps = [
+        step(LOAD_WORD, 0, 0, 0),
+        step(JUMP_IF_EQUAL, 0, 1, libc::SYS_acct as u32),
+        step(RETURN, 0, 0, libc::SECCOMP_RET_TRAP),
+        step(RETURN, 0, 0, libc::SECCOMP_RET_ALLOW),
+    ];
+    let program = libc::sock_fprog {
+        len: steps.len() as u16,
+        filter: steps.as_mut_ptr(),
+    };
+    unsafe {
+        libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
+        libc::prctl(
+            libc::PR_SET_SECCOMP,
+            libc::SECCOMP_MODE_FILTER,
+            &raw const program,
+        );
+        libc::syscall(libc::SYS_acct, null_mut::<u8>());
+    }
+}
+
+/// Computes until the kernel has enough of it: SIGXCPU.
+#[unsafe(no_mangle)]
+extern "C" fn use_up_time() {
+    unsafe {
+        let mut limit: libc::rlimit = std::mem::zeroed();
+        libc::getrlimit(libc::RLIMIT_CPU, &raw mut limit);
+        limit.rlim_cur = 1;
+        libc::setrlimit(libc::RLIMIT_CPU, &raw const limit);
+    }
+    loop {
+        black_box(0);
+    }
+}

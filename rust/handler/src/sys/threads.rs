@@ -97,18 +97,30 @@ fn decimal(digits: &[u8]) -> Option<i32> {
 
 /// Returns the name of a thread of this process, from /proc.
 pub fn name_of_thread(thread: i32, name: &mut [u8; 16]) -> Option<&[u8]> {
+    let length = read_name(b"/proc/self/task/", thread, name)?;
+    name.get(..length)
+}
+
+/// Returns the name of a process, at most 15 bytes and NULs after them; empty where it is gone or hidden.
+pub fn name_of_process(process: i32) -> [u8; 16] {
+    let mut name = [0; 16];
+    let length = read_name(b"/proc/", process, &mut name).unwrap_or(0);
+    for byte in name.iter_mut().skip(length) {
+        *byte = 0;
+    }
+    name
+}
+
+/// Reads a `comm` file; returns the length of the name in it.
+fn read_name(directory: &[u8], id: i32, name: &mut [u8; 16]) -> Option<usize> {
     let mut path = [0_u8; 40];
     let mut digits = Decimal::new();
-    let parts: [&[u8]; 3] = [
-        b"/proc/self/task/",
-        digits.format(thread.unsigned_abs().into()),
-        b"/comm",
-    ];
+    let parts: [&[u8]; 3] = [directory, digits.format(id.unsigned_abs().into()), b"/comm"];
     for (slot, byte) in path.iter_mut().zip(parts.into_iter().flatten()) {
         *slot = *byte;
     }
     let descriptor = open(CStr::from_bytes_until_nul(&path).ok()?, libc::O_RDONLY, 0).ok()?;
     let count = read(descriptor, name);
     close(descriptor);
-    name.get(..count.ok()?)?.strip_suffix(b"\n")
+    Some(name.get(..count.ok()?)?.strip_suffix(b"\n")?.len())
 }

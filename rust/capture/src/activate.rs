@@ -6,10 +6,10 @@ use std::sync::{Mutex, PoisonError};
 
 use firstfault_format::env;
 
-use firstfault_handler::error_file;
 use firstfault_handler::install::{self, Configuration};
 use firstfault_handler::place::Place;
 use firstfault_handler::termination::{self, Snapshot};
+use firstfault_handler::{abort, error_file};
 
 use crate::identity::Identity;
 use crate::record;
@@ -124,6 +124,7 @@ fn arm(targets: &[Target]) -> io::Result<()> {
         })));
         *armed = Some((targets.to_vec(), identity));
     }
+    abort::install();
     install::give_alternate_stack().map_err(errno)?;
     install::install().map_err(errno)
 }

@@ -5,7 +5,7 @@ use firstfault_format::{SCHEMA_VERSION, SECTION, signals};
 use crate::context::{Facts, until_nul};
 use crate::json::Writer;
 use crate::modules::Module;
-use crate::{park, python_stack, sys};
+use crate::{abort, park, python_stack, sys};
 
 /// How much of the Python stacks the text for people holds; all of them are in `threads`.
 const TEXT_MAX: usize = 16 * 1024;
@@ -69,6 +69,7 @@ impl Record<'_> {
         writer.members(self.identity.host_and_rank);
         self.write_process(writer);
         self.write_signal(writer);
+        self.write_last_words(writer);
         self.write_threads(writer);
         if !self.other_crashes.is_empty() {
             writer.key("other_crashes");
@@ -232,6 +233,25 @@ impl Record<'_> {
             writer.close(b'}');
         }
         writer.close(b'}');
+    }
+
+    /// What the process said of its end.
+    fn write_last_words(&self, writer: &mut Writer<'_>) {
+        let message = abort::message_of(self.facts);
+        if !message.is_empty() {
+            writer.key("abort_message");
+            writer.string(message);
+        }
+        let exception = abort::exception_of(self.facts);
+        if let Some(exception) = exception.filter(|exception| !exception.type_name.is_empty()) {
+            writer.key("cpp_exception");
+            writer.open(b'{');
+            writer.key("type");
+            writer.string(exception.type_name);
+            writer.key("what");
+            writer.string(exception.what);
+            writer.close(b'}');
+        }
     }
 
     fn write_threads(&self, writer: &mut Writer<'_>) {

@@ -15,6 +15,7 @@
     )
 )]
 
+pub mod abort;
 pub mod commit;
 pub mod context;
 mod crash_record;

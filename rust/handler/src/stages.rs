@@ -14,13 +14,15 @@ use crate::error_file::StageReport;
 use crate::install::Configuration;
 use crate::modules::{Module, module_of};
 use crate::sys::{self, ThreadTimer};
-use crate::{foreign, park};
+use crate::{abort, foreign, park};
 
 /// What is done, in this order. The facts themselves come before all stages: they cannot fail.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Stage {
     /// The file with the facts alone is committed.
     Minimal,
+    /// The C++ exception in flight is asked for its text.
+    CppException,
     /// The crashed thread's instruction is looked up in the memory map.
     Module,
     /// CPython dumps the crashed thread's Python stack.
@@ -34,8 +36,9 @@ enum Stage {
 }
 
 /// The stages, their names in the error file and how long each may take, nanoseconds.
-const STAGES: [(Stage, &str, u64); 6] = [
+const STAGES: [(Stage, &str, u64); 7] = [
     (Stage::Minimal, "minimal", 500_000_000),
+    (Stage::CppException, "cpp_exception", 100_000_000),
     (Stage::Module, "module", 100_000_000),
     (Stage::OwnPythonStack, "own_python_stack", 300_000_000),
     (Stage::Park, "park", 500_000_000),
@@ -98,6 +101,7 @@ static ROOM: Room = Room {
 /// Starts a capture with these facts; a capture that has begun keeps its first ones.
 pub(crate) fn begin(facts: Facts) {
     if NEXT.load(Ordering::Relaxed) == 0 {
+        abort::collect(&facts);
         // SAFETY: see `Room`.
         unsafe { *ROOM.facts.get() = Some(facts) };
     }
@@ -117,6 +121,7 @@ pub(crate) fn reset() {
     NEXT.store(0, Ordering::Relaxed);
     OWN_STACK_END.store(0, Ordering::Relaxed);
     foreign::forget_python_dump();
+    abort::forget();
     OTHERS_USED.store(0, Ordering::Relaxed);
     for (status, microseconds) in STATUS.iter().zip(&MICROSECONDS) {
         status.store(0, Ordering::Relaxed);
@@ -226,6 +231,10 @@ fn execute(stage: Stage, configuration: &Configuration, depth: Depth) -> bool {
     };
     match stage {
         Stage::Minimal => write(facts, configuration, Strength::Final),
+        Stage::CppException => {
+            abort::find_exception(facts);
+            true
+        }
         Stage::Module => {
             let module = facts.program_counter.and_then(module_of);
             // SAFETY: see `Room`.

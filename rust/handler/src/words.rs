@@ -5,7 +5,7 @@ use firstfault_format::signals;
 use crate::context::{Facts, until_nul};
 use crate::error_file::Record;
 use crate::json::Writer;
-use crate::{park, python_stack, sys};
+use crate::{abort, park, python_stack, sys};
 
 /// Below this an address is a null pointer with an offset: Linux maps nothing there.
 ///
@@ -42,6 +42,18 @@ impl Record<'_> {
     /// The Python stacks for people: the crashed thread, then the others, as many as fit.
     pub(crate) fn write_text(&self, writer: &mut Writer<'_>, text_max: usize) {
         self.write_summary(writer);
+        let what = match abort::exception_of(self.facts) {
+            Some(exception) if exception.what.len() > first_line(exception.what).len() => {
+                exception.what.trim_ascii_end()
+            }
+            _ => b"",
+        };
+        let what = what.get(..text_max / 2).unwrap_or(what);
+        if !what.is_empty() {
+            writer.text(b"\n\n");
+            writer.text(what);
+        }
+        let text_max = text_max.saturating_sub(what.len());
         writer.text(if signals::is_request(self.facts.signal) {
             b"\n\nThread '"
         } else {
@@ -79,6 +91,44 @@ impl Record<'_> {
     }
 }
 
+/// How much of a text goes into the one line.
+const LINE_MAX: usize = 500;
+/// How much of a C++ type's name.
+const TYPE_MAX: usize = 200;
+
+/// Why the process raised the signal itself, as far as it said so.
+fn write_last_words(writer: &mut Writer<'_>, facts: &Facts) {
+    let message = abort::message_of(facts);
+    match abort::exception_of(facts) {
+        Some(exception) if exception.type_name.is_empty() => {
+            writer.text(b"std::terminate was called without a C++ exception");
+        }
+        Some(exception) => {
+            writer.text(if exception.is_uncaught {
+                b"uncaught C++ exception "
+            } else {
+                b"aborted with a C++ exception in flight, "
+            });
+            let name = exception.type_name;
+            writer.text(name.get(..TYPE_MAX).unwrap_or(name));
+            if !exception.what.is_empty() {
+                writer.text(b": ");
+                writer.text(first_line(exception.what));
+            }
+        }
+        None if !message.is_empty() => {
+            writer.text(b"glibc: ");
+            writer.text(first_line(message));
+        }
+        None => writer.text(b"raised by the process itself"),
+    }
+}
+
+fn first_line(text: &[u8]) -> &[u8] {
+    let line = text.split(|byte| *byte == b'\n').next().unwrap_or_default();
+    line.get(..LINE_MAX).unwrap_or(line)
+}
+
 /// A stack, or its innermost part where it is too long.
 fn write_stack(writer: &mut Writer<'_>, stack: &[u8], most: usize) {
     if stack.is_empty() {
@@ -98,7 +148,7 @@ fn write_reason(writer: &mut Writer<'_>, facts: &Facts) {
     };
     if let Some((process, user)) = facts.sender {
         if process == facts.process {
-            writer.text(b"raised by the process itself");
+            write_last_words(writer, facts);
         } else if process == 0 {
             writer.text(b"sent from outside this PID namespace by user ");
             writer.text_decimal(user.into());

@@ -125,3 +125,12 @@ pub(crate) fn replace(path: PathBuf, content: &[u8]) -> Result<()> {
 pub(crate) fn after_fork() {
     capture::after_fork();
 }
+
+/// Give the calling thread an alternate signal stack for as long as it lives, so that its own overflow is recorded.
+///
+/// Raises:
+///     OSError: There is no memory for it.
+#[pyfunction]
+pub(crate) fn give_alternate_stack() -> Result<()> {
+    guard(|| Ok(capture::give_alternate_stack()?))
+}

@@ -9,7 +9,9 @@ mod reading;
 #[pyo3::pymodule]
 mod _native {
     #[pymodule_export]
-    use crate::capture::{activate, after_fork, clock, commit, identity, reassert, replace};
+    use crate::capture::{
+        activate, after_fork, clock, commit, give_alternate_stack, identity, reassert, replace,
+    };
     #[pymodule_export]
     use crate::reading::{is_collateral, run_cli, signal_name};
 }

@@ -14,6 +14,7 @@ use firstfault_handler::{abort, error_file};
 use crate::identity::Identity;
 use crate::record;
 use crate::target::{self, Claim, Target};
+use crate::threads;
 
 /// What activation learned from its caller and keeps for later records.
 struct Caller {
@@ -125,7 +126,7 @@ fn arm(targets: &[Target]) -> io::Result<()> {
         *armed = Some((targets.to_vec(), identity));
     }
     abort::install();
-    install::give_alternate_stack().map_err(errno)?;
+    threads::give_alternate_stack()?;
     install::install().map_err(errno)
 }
 

@@ -10,6 +10,7 @@ pub mod identity;
 mod record;
 mod redact;
 mod target;
+mod threads;
 
 pub use activate::{Activation, activate, identity, reassert};
 pub use firstfault_handler::commit::Strength;
@@ -17,3 +18,4 @@ pub use firstfault_handler::context::Clock;
 pub use firstfault_handler::termination::restore as after_fork;
 pub use record::{commit, replace};
 pub use target::NamedError;
+pub use threads::give_alternate_stack;

@@ -56,11 +56,14 @@ pub struct Facts {
     pub thread_name: [u8; 16],
     /// Where it was.
     pub program_counter: Option<u64>,
+    /// Whether its stack was used up.
+    pub is_stack_overflow: bool,
 }
 
 impl Facts {
     /// Returns the facts of a signal that was just delivered to the calling thread.
     pub fn new(signal: i32, info: Option<&libc::siginfo_t>, context: *const c_void) -> Self {
+        let (program_counter, stack_pointer) = registers(context).unzip();
         let code = info.map(|info| info.si_code);
         // Kernel codes are positive; zero and below were sent by somebody. Source: sigaction(2).
         let is_kernels = code.is_some_and(|code| code > 0);
@@ -69,14 +72,15 @@ impl Facts {
         let sender = info
             .filter(|_| !is_kernels)
             .map(|info| unsafe { (info.si_pid(), info.si_uid()) });
+        // SAFETY: the kernel's siginfo has an address, but where a limit was reached.
+        let address = info
+            .filter(|_| is_kernels && signal != libc::SIGXCPU)
+            .map(|info| unsafe { info.si_addr() } as u64);
         Self {
             clock: Clock::now(),
             signal,
             code,
-            // SAFETY: the kernel's siginfo has an address, but where a limit was reached.
-            address: info
-                .filter(|_| is_kernels && signal != libc::SIGXCPU)
-                .map(|info| unsafe { info.si_addr() } as u64),
+            address,
             // SAFETY: of 64-bit Linux's siginfo_t of 128 bytes, where SYS_SECCOMP has it behind the address.
             system_call: info
                 .filter(|info| signal == libc::SIGSYS && info.si_code == 1)
@@ -90,7 +94,12 @@ impl Facts {
             process,
             thread: sys::thread_id(),
             thread_name: sys::thread_name(),
-            program_counter: program_counter(context),
+            program_counter,
+            is_stack_overflow: signal == libc::SIGSEGV
+                && program_counter != address
+                && address
+                    .zip(stack_pointer)
+                    .is_some_and(|(address, pointer)| is_off_stack(address, pointer)),
         }
     }
 
@@ -105,22 +114,39 @@ pub fn until_nul(name: &[u8]) -> &[u8] {
     name.split(|byte| *byte == 0).next().unwrap_or_default()
 }
 
+/// How far from the stack pointer a function may touch its own frame.
+const FRAME_MAX: u64 = 64 * 1024;
+
+/// Returns whether memory around a thread's stack pointer ends at an address that cannot be accessed.
+///
+/// Below the pointer nothing but the stack's end is without memory. Above it, in a frame that was just made, it is the
+/// stack's end only if the pointer itself is behind it too: else it would be an access beyond the stack's beginning.
+fn is_off_stack(address: u64, stack_pointer: u64) -> bool {
+    if address <= stack_pointer {
+        return stack_pointer.wrapping_sub(address) <= FRAME_MAX;
+    }
+    let mut byte = [0];
+    address.wrapping_sub(stack_pointer) <= FRAME_MAX
+        && sys::read_memory(stack_pointer as usize, &mut byte) == 0
+}
+
+/// Returns program counter and stack pointer.
 #[cfg(target_arch = "x86_64")]
-fn program_counter(context: *const c_void) -> Option<u64> {
+fn registers(context: *const c_void) -> Option<(u64, u64)> {
     // SAFETY: a context that the kernel passed to a handler with SA_SIGINFO is a ucontext_t.
     let context = unsafe { context.cast::<libc::ucontext_t>().as_ref() }?;
-    context
-        .uc_mcontext
-        .gregs
-        .get(libc::REG_RIP as usize)
-        .map(|register| *register as u64)
+    let registers = &context.uc_mcontext.gregs;
+    Some((
+        *registers.get(libc::REG_RIP as usize)? as u64,
+        *registers.get(libc::REG_RSP as usize)? as u64,
+    ))
 }
 
 #[cfg(target_arch = "aarch64")]
-fn program_counter(context: *const c_void) -> Option<u64> {
+fn registers(context: *const c_void) -> Option<(u64, u64)> {
     // SAFETY: as for x86-64.
     let context = unsafe { context.cast::<libc::ucontext_t>().as_ref() }?;
-    Some(context.uc_mcontext.pc)
+    Some((context.uc_mcontext.pc, context.uc_mcontext.sp))
 }
 
 /// Makes the return from this signal handler lead where the return from an earlier, interrupted one would have led.

@@ -16,6 +16,7 @@
 )]
 
 pub mod abort;
+pub mod alternate_stack;
 pub mod commit;
 pub mod context;
 mod crash_record;

@@ -170,6 +170,7 @@ fn write_reason(writer: &mut Writer<'_>, facts: &Facts) {
     let (text, shows_address): (&[u8], bool) = match signals::code_name(facts.signal, code)
         .unwrap_or_default()
     {
+        "SEGV_MAPERR" | "SEGV_ACCERR" if facts.is_stack_overflow => (b"stack overflow", true),
         "SEGV_MAPERR" if address < NULL_PAGE_END && executes => {
             (b"call through a null pointer", true)
         }

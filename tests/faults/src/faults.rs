@@ -216,3 +216,62 @@ extern "C" fn use_up_time() {
         black_box(0);
     }
 }
+
+/// Calls itself until the stack is used up, `size` bytes at a time.
+#[inline(never)]
+fn deeper(size: usize, depth: usize) -> usize {
+    let mut frame = [0_u8; 200];
+    black_box(&mut frame);
+    if black_box(depth) == usize::MAX {
+        return 0;
+    }
+    if size > 4000 {
+        let mut large = [0_u8; 20_000];
+        black_box(&mut large);
+        return deeper(size, depth + 1) + usize::from(large[0]);
+    }
+    deeper(size, depth + 1) + usize::from(frame[0])
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn overflow() {
+    black_box(deeper(200, 0));
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn overflow_by_large_frames() {
+    black_box(deeper(20_000, 0));
+}
+
+/// Writes beyond the stack's beginning: close to it, but no overflow.
+#[unsafe(no_mangle)]
+extern "C" fn write_above_stack() {
+    extern "C" fn start(_: *mut std::ffi::c_void) -> *mut std::ffi::c_void {
+        let mut here = 0_u8;
+        let mut address = black_box(&raw mut here) as usize;
+        loop {
+            write(address);
+            address += 4096;
+        }
+    }
+    unsafe {
+        // A stack of our own, with nothing above it.
+        let size = 256 * 1024;
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+        let whole = libc::mmap(
+            null_mut(),
+            size + 4096,
+            libc::PROT_READ | libc::PROT_WRITE,
+            flags,
+            -1,
+            0,
+        );
+        libc::mprotect(whole.byte_add(size), 4096, libc::PROT_NONE);
+        let mut attributes = std::mem::zeroed();
+        libc::pthread_attr_init(&raw mut attributes);
+        libc::pthread_attr_setstack(&raw mut attributes, whole, size);
+        let mut thread = 0;
+        libc::pthread_create(&raw mut thread, &raw const attributes, start, null_mut());
+        libc::pthread_join(thread, null_mut());
+    }
+}

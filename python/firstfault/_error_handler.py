@@ -231,7 +231,7 @@ class ErrorHandler:
         try:
             is_new = _earlier.find(e) is None
             moment = _earlier.moment_of(e) or _native.clock()
-            preceded_by = _earlier.others(e) if final else []
+            preceded_by = _preceding(e) if final else []
             record = make(
                 e, moment, final=final, preceded_by=preceded_by, briefly=briefly
             )
@@ -323,6 +323,14 @@ class _Earlier:
 
 
 _earlier = _Earlier()
+
+
+def _preceding(e: BaseException) -> list[dict[str, object]]:
+    """Return what this process survived before this exception, the first one first."""
+    others = _earlier.others(e)
+    recorded = [other["message"] for other in others]
+    others += [note for note in _hooks.noted() if note["message"] not in recorded]
+    return sorted(others, key=lambda other: str(other["time_ns"]))
 
 
 def _plain_arguments(e: BaseException) -> object:

@@ -3,11 +3,25 @@
 from __future__ import annotations
 
 import os
+import sys
 import threading
 
 from firstfault import _native
+from firstfault._exception import headline
+from firstfault._text import cut, encode
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 _installed: list[bool] = []
+
+NOTED_LIMIT = 8
+MESSAGE_BYTES = 1000
+
+_noted: list[tuple[int, dict[str, object]]] = []
+"""Of each exception that ended no more than its thread, or that nobody could handle:
+the process, and what a later record says of it."""
 
 
 def install() -> None:
@@ -17,6 +31,50 @@ def install() -> None:
     _installed.append(True)
     os.register_at_fork(after_in_child=_native.after_fork)
     _give_threads_alternate_stacks()
+    _listen()
+
+
+def noted() -> list[dict[str, object]]:
+    """Return the exceptions that this process survived unrecorded, the first first."""
+    return [entry for pid, entry in _noted if pid == os.getpid()]
+
+
+def _listen() -> None:
+    """Note what passes the two hooks of survived exceptions on the way to the old ones.
+
+    A program that sets its own hook later replaces these as it would the old ones.
+    """
+    thread_hook, unraisable_hook = threading.excepthook, sys.unraisablehook
+
+    def excepthook(args: Any, /) -> None:
+        if args.exc_type is not SystemExit:
+            name = getattr(args.thread, "name", "?")
+            _note(args.exc_value, args.exc_type, f"thread {name!r}")
+        thread_hook(args)
+
+    def unraisablehook(unraisable: Any, /) -> None:
+        said = unraisable.err_msg or "Exception ignored in"
+        _note(unraisable.exc_value, unraisable.exc_type, said)
+        unraisable_hook(unraisable)
+
+    threading.excepthook = excepthook
+    sys.unraisablehook = unraisablehook
+
+
+def _note(e: BaseException | None, cls: type[BaseException], where: str) -> None:
+    """Keep texts alone: the exception holds all that its frames hold."""
+    try:
+        entry: dict[str, object] = {
+            "kind": "exception",
+            "message": cut(headline(cls() if e is None else e), MESSAGE_BYTES)[0],
+            "time_ns": _native.clock()[0],
+            "where": cut(where, MESSAGE_BYTES)[0],
+        }
+        if len(noted()) < NOTED_LIMIT:
+            _noted.append((os.getpid(), entry))
+            _native.precede(encode(entry))
+    except Exception:
+        return  # The program's own hook tells of it; a record can do without.
 
 
 def _give_threads_alternate_stacks() -> None:

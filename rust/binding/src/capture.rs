@@ -134,3 +134,15 @@ pub(crate) fn after_fork() {
 pub(crate) fn give_alternate_stack() -> Result<()> {
     guard(|| Ok(capture::give_alternate_stack()?))
 }
+
+/// Let a later crash record mention, in `preceded_by`, a failure that the process survived. At most eight are kept.
+///
+/// Args:
+///     entry: A JSON object.
+#[pyfunction]
+pub(crate) fn precede(entry: String) -> Result<()> {
+    guard(|| {
+        capture::precede(entry);
+        Ok(())
+    })
+}

@@ -10,7 +10,8 @@ mod reading;
 mod _native {
     #[pymodule_export]
     use crate::capture::{
-        activate, after_fork, clock, commit, give_alternate_stack, identity, reassert, replace,
+        activate, after_fork, clock, commit, give_alternate_stack, identity, precede, reassert,
+        replace,
     };
     #[pymodule_export]
     use crate::reading::{is_collateral, run_cli, signal_name};

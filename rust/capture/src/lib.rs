@@ -16,6 +16,6 @@ pub use activate::{Activation, activate, identity, reassert};
 pub use firstfault_handler::commit::Strength;
 pub use firstfault_handler::context::Clock;
 pub use firstfault_handler::termination::restore as after_fork;
-pub use record::{commit, replace};
+pub use record::{commit, precede, replace};
 pub use target::NamedError;
 pub use threads::give_alternate_stack;

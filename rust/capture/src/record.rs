@@ -224,13 +224,9 @@ const PRECEDING_MAX: usize = 8;
 
 /// Lets a later crash record say what was recorded before it and survived.
 fn precede_crash(record: &[u8]) {
-    let mut preceding = PRECEDING.lock().unwrap_or_else(PoisonError::into_inner);
     let Ok(record) = serde_json::from_slice::<serde_json::Value>(record) else {
         return;
     };
-    if preceding.len() >= PRECEDING_MAX {
-        return;
-    }
     let section = &record[firstfault_format::SECTION];
     let message = record["message"]["message"].as_str().unwrap_or_default();
     let entry = serde_json::json!({
@@ -238,7 +234,16 @@ fn precede_crash(record: &[u8]) {
         "message": message.chars().take(1000).collect::<String>(),
         "time_ns": section["time_ns"],
     });
-    preceding.push(entry.to_string());
+    precede(entry.to_string());
+}
+
+/// Lets a later crash record mention a failure that the process survived: a JSON object. At most eight are kept.
+pub fn precede(entry: String) {
+    let mut preceding = PRECEDING.lock().unwrap_or_else(PoisonError::into_inner);
+    if preceding.len() >= PRECEDING_MAX {
+        return;
+    }
+    preceding.push(entry);
     let all: &'static [u8] = Box::leak(preceding.join(",").into_boxed_str()).as_bytes();
     firstfault_handler::install::set_preceded_by(Box::leak(Box::new(all)));
 }

@@ -29,9 +29,40 @@ def install() -> None:
     if _installed:
         return
     _installed.append(True)
-    os.register_at_fork(after_in_child=_native.after_fork)
+    os.register_at_fork(after_in_child=_after_fork)
     _give_threads_alternate_stacks()
     _listen()
+
+
+def _after_fork() -> None:
+    """Leave requests to end to the parent, and stay above what torch installs."""
+    _native.after_fork()
+    try:
+        _stay_above_loader()
+    except Exception:
+        return  # A worker without a record of its crash is as good as without us.
+
+
+def _stay_above_loader() -> None:
+    """Put our handlers back once a worker of a ``DataLoader`` has set its own.
+
+    A worker calls this function of torch's as its first, by its name in its module.
+    Source: torch/utils/data/_utils/worker.py
+    """
+    module: Any = sys.modules.get("torch.utils.data._utils.signal_handling")
+    original = getattr(module, "_set_worker_signal_handlers", None)
+    if original is None or hasattr(original, "firstfault"):
+        return
+
+    def set_worker_signal_handlers(*args: object) -> None:
+        original(*args)
+        try:
+            _native.reassert()
+        except Exception:
+            return
+
+    set_worker_signal_handlers.firstfault = True  # type: ignore[attr-defined]
+    module._set_worker_signal_handlers = set_worker_signal_handlers
 
 
 def noted() -> list[dict[str, object]]:

@@ -105,6 +105,14 @@ def test_a_terminate_handler_of_the_programs_own(
     assert section["cpp_exception"]["what"] == WHOLE
 
 
+def test_a_terminate_handler_that_calls_ours(directory: Path) -> None:
+    steps = ["set_terminate_chain", "activate_again", "throw_runtime_error"]
+    ours = crash(directory, *steps, under="activate", before=["load_cpp"])
+    assert ours.status == -SIGABRT
+    said = ours.record()["message"]["message"]
+    assert "uncaught C++ exception std::runtime_error" in said
+
+
 # glibc's own words, and what it calls the fault.
 GLIBC = {
     "libc:__assert_fail": "step: Assertion `loss < inf' failed.",

@@ -235,6 +235,10 @@ class Steps:
             thread.join()
 
     @staticmethod
+    def activate_again() -> None:
+        activated(main)
+
+    @staticmethod
     def bare_thread(function: str) -> None:
         released.in_bare_thread(library_function(function))
 

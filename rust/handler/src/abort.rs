@@ -83,7 +83,7 @@ type Terminate = extern "C" fn();
 struct ExceptionPointer([*mut c_void; 4]);
 
 /// Finds what is needed of libstdc++ and glibc, and notes uncaught exceptions from now on. Can be called again: libstdc++
-/// may have been loaded since, or somebody may have set another terminate handler.
+/// may have been loaded since.
 pub fn install() {
     RESOLVE.store(resolve as *const () as usize, Ordering::Relaxed);
     ABORT_MESSAGE.store(
@@ -98,10 +98,18 @@ pub fn install() {
     let set_terminate = unsafe {
         core::mem::transmute::<usize, extern "C" fn(Terminate) -> Option<Terminate>>(set_terminate)
     };
-    if let Some(previous) = set_terminate(on_terminate)
-        && previous as usize != on_terminate as *const () as usize
-    {
-        PREVIOUS.store(previous as usize, Ordering::Release);
+    let ours = on_terminate as *const () as usize;
+    let Some(previous) = set_terminate(on_terminate) else {
+        return;
+    };
+    if previous as usize == ours {
+        return;
+    }
+    let first =
+        PREVIOUS.compare_exchange(0, previous as usize, Ordering::AcqRel, Ordering::Relaxed);
+    if first.is_err() {
+        // One that came after ours: it may call ours, so ours stays below it.
+        set_terminate(previous);
     }
 }
 

@@ -5,6 +5,7 @@
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::mem::transmute;
 use std::ptr::null_mut;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::Function;
 
@@ -109,6 +110,18 @@ extern "C" fn set_terminate_abort() {
     let set: extern "C" fn(Function) -> *mut c_void =
         unsafe { transmute(standard(c"_ZSt13set_terminatePFvvE")) };
     set(quietly);
+}
+
+/// Sets a terminate handler of the program's own that calls the one before it.
+#[unsafe(no_mangle)]
+extern "C" fn set_terminate_chain() {
+    static BEFORE: AtomicUsize = AtomicUsize::new(0);
+    extern "C" fn calling() {
+        unsafe { transmute::<usize, Function>(BEFORE.load(Ordering::Relaxed))() };
+    }
+    let set: extern "C" fn(Function) -> *mut c_void =
+        unsafe { transmute(standard(c"_ZSt13set_terminatePFvvE")) };
+    BEFORE.store(set(calling) as usize, Ordering::Relaxed);
 }
 
 /// Runs a function in a thread whose frames have no handler: named as NCCL's.

@@ -212,9 +212,15 @@ extern "C" fn use_up_time() {
         limit.rlim_cur = 1;
         libc::setrlimit(libc::RLIMIT_CPU, &raw const limit);
     }
-    loop {
-        black_box(0);
-    }
+    // One instruction, so that every run ends at the same one.
+    #[cfg(target_arch = "x86_64")]
+    unsafe {
+        asm!("2:", "jmp 2b", options(noreturn))
+    };
+    #[cfg(target_arch = "aarch64")]
+    unsafe {
+        asm!("2:", "b 2b", options(noreturn))
+    };
 }
 
 /// Calls itself until the stack is used up, `size` bytes at a time.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-import threading
 
 from firstfault import _native
 from firstfault._exception import headline
@@ -14,7 +13,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-_installed: list[bool] = []
+_installed: set[str] = set()
 
 NOTED_LIMIT = 8
 MESSAGE_BYTES = 1000
@@ -25,13 +24,20 @@ the process, and what a later record says of it."""
 
 
 def install() -> None:
-    """Install what is not installed yet."""
-    if _installed:
-        return
-    _installed.append(True)
-    os.register_at_fork(after_in_child=_after_fork)
-    _give_threads_alternate_stacks()
-    _listen()
+    """Install what is not installed yet.
+
+    What is about threads waits until the program has loaded ``threading``: doing that
+    for a program without threads would cost more than all the rest.
+    """
+    if "process" not in _installed:
+        _installed.add("process")
+        os.register_at_fork(after_in_child=_after_fork)
+        _listen_for_unraisable()
+    threading = sys.modules.get("threading")
+    if "threads" not in _installed and hasattr(threading, "excepthook"):
+        _installed.add("threads")
+        _give_alternate_stacks(threading)
+        _listen_to_threads(threading)
 
 
 def _after_fork() -> None:
@@ -70,26 +76,32 @@ def noted() -> list[dict[str, object]]:
     return [entry for pid, entry in _noted if pid == os.getpid()]
 
 
-def _listen() -> None:
-    """Note what passes the two hooks of survived exceptions on the way to the old ones.
+def _listen_for_unraisable() -> None:
+    """Note what passes the hook of exceptions that nobody can handle.
 
-    A program that sets its own hook later replaces these as it would the old ones.
+    A program that sets its own hook later replaces this one as it would the old one.
     """
-    thread_hook, unraisable_hook = threading.excepthook, sys.unraisablehook
+    previous = sys.unraisablehook
+
+    def unraisablehook(unraisable: Any, /) -> None:
+        said = unraisable.err_msg or "Exception ignored in"
+        _note(unraisable.exc_value, unraisable.exc_type, said)
+        previous(unraisable)
+
+    sys.unraisablehook = unraisablehook
+
+
+def _listen_to_threads(threading: Any) -> None:
+    """Note the exceptions that end a thread, in the same way."""
+    previous = threading.excepthook
 
     def excepthook(args: Any, /) -> None:
         if args.exc_type is not SystemExit:
             name = getattr(args.thread, "name", "?")
             _note(args.exc_value, args.exc_type, f"thread {name!r}")
-        thread_hook(args)
-
-    def unraisablehook(unraisable: Any, /) -> None:
-        said = unraisable.err_msg or "Exception ignored in"
-        _note(unraisable.exc_value, unraisable.exc_type, said)
-        unraisable_hook(unraisable)
+        previous(args)
 
     threading.excepthook = excepthook
-    sys.unraisablehook = unraisablehook
 
 
 def _note(e: BaseException | None, cls: type[BaseException], where: str) -> None:
@@ -108,7 +120,7 @@ def _note(e: BaseException | None, cls: type[BaseException], where: str) -> None
         return  # The program's own hook tells of it; a record can do without.
 
 
-def _give_threads_alternate_stacks() -> None:
+def _give_alternate_stacks(threading: Any) -> None:
     """Let each thread that starts from now on have room to record its own overflow.
 
     `_set_native_id` is the first of its own methods that a thread calls, and returns
@@ -116,14 +128,14 @@ def _give_threads_alternate_stacks() -> None:
     the room back as the thread ends.
     """
     cls = threading.Thread
-    original = cls._set_native_id  # type: ignore[attr-defined]
+    original = cls._set_native_id
     give = _native.give_alternate_stack
 
-    def _set_native_id(self: threading.Thread) -> None:
+    def _set_native_id(self: object) -> None:
         original(self)
         try:
             give()
         except Exception:
             return  # The thread is worth more than the record of its end.
 
-    cls._set_native_id = _set_native_id  # type: ignore[attr-defined]
+    cls._set_native_id = _set_native_id

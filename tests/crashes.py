@@ -40,7 +40,8 @@ def faults_library() -> Path:
     assert done.returncode == 0, done.stderr
     for line in done.stdout.splitlines():
         message = json.loads(line)
-        if message.get("target", {}).get("name") == "firstfault_faults":
+        target = message.get("target", {}).get("name")
+        if target == "firstfault_faults" and "filenames" in message:
             return Path(message["filenames"][0])
     raise AssertionError("cargo named no library")
 

@@ -64,6 +64,30 @@ def load(path: str) -> ErrorFile:
     return copy if same else found
 
 
+def failed_child(path: str) -> tuple[int, str, str] | None:
+    """Return the first failure that a child of this process recorded beside its file.
+
+    Returns:
+        The child's process ID, its message and its call stack; None without one.
+    """
+    if not path.endswith(".json"):
+        return None
+    directory, _, name = path.rpartition("/")
+    prefix = f"{name[:-5]}.{os.getpid()}.child_"
+    found = []
+    for entry in os.listdir(directory or "."):
+        pid = entry.removeprefix(prefix).removesuffix(".json")
+        if not entry.startswith(prefix) or not pid.isdecimal():
+            continue
+        data = load(os.path.join(directory, entry)).data
+        message = data.get("message")
+        extra = message.get("extraInfo") if isinstance(message, dict) else None
+        stack = extra.get("py_callstack") if isinstance(extra, dict) else None
+        time_ns = time_ns_of(data) or 0
+        found.append((time_ns, int(pid), message_of(data) or "", str(stack or "")))
+    return min(found)[1:] if found else None
+
+
 def section_of(data: object) -> dict[str, Any]:
     """Return firstfault's section of an error file's data; empty where it has none."""
     section = data.get("firstfault") if isinstance(data, dict) else None

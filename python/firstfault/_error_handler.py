@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import atexit
 import faulthandler
 import os
 import sys
 from _contextvars import ContextVar
 
 from firstfault import _hooks, _native
-from firstfault._error_file import load, says, section_of
+from firstfault._error_file import failed_child, load, says, section_of
 from firstfault._error_record import make
 from firstfault._exception import headline
 from firstfault._notices import (
@@ -73,7 +72,7 @@ class ErrorHandler:
         if is_disabled():
             return
         try:
-            _enable_faulthandler()
+            faulthandler.enable(all_threads=True)
         except Exception as error:
             warn(f"Unable to enable fault handler. {headline(error)}")
         _keep_reserve()
@@ -232,12 +231,17 @@ class ErrorHandler:
             is_new = _earlier.find(e) is None
             moment = _earlier.moment_of(e) or _native.clock()
             preceded_by = _preceding(e) if final else []
+            path = self._get_error_file_path()
             record = make(
-                e, moment, final=final, preceded_by=preceded_by, briefly=briefly
+                e,
+                moment,
+                final=final,
+                preceded_by=preceded_by,
+                child=None if briefly else _handed_on(e, path),
+                briefly=briefly,
             )
             if not final:
                 _earlier.add(e, record)
-            path = self._get_error_file_path()
             if final:
                 if _earlier.was_final(e, record, path):
                     return
@@ -257,6 +261,19 @@ class ErrorHandler:
         if written is None and is_new and logging_is_configured():
             text = record.content.decode()
             log(ERROR, "no error file defined, the error is only logged: %s", text)
+
+
+def _handed_on(e: BaseException, path: str | None) -> tuple[int, str, str] | None:
+    """Return the child's failure that this process hands on by ``sys.exit(status)``.
+
+    A wrapper does that; a status alone says less than the child's own record.
+    """
+    if not isinstance(e, SystemExit) or not isinstance(e.code, int) or not path:
+        return None
+    try:
+        return failed_child(path)
+    except Exception:
+        return None  # What can be said without it is said.
 
 
 class _Earlier:
@@ -350,31 +367,6 @@ def _make_room(path: str | None, record: ErrorRecord) -> None:
             os.remove(path)
     except Exception:
         return  # There is nothing, or nothing that can be told to be the same.
-
-
-def _enable_faulthandler() -> None:
-    """Enable `faulthandler` as torch does, and see to it that its end is not ours."""
-    if faulthandler.is_enabled():
-        # Whoever enabled it chose its file.
-        faulthandler.enable(all_threads=True)
-        return
-    faulthandler.enable(all_threads=True)
-    # faulthandler keeps the descriptor, not the file: so do we.
-    atexit.register(_outlive_faulthandler, sys.stderr.fileno())
-
-
-def _outlive_faulthandler(descriptor: int) -> None:
-    """Link faulthandler's handlers above ours, not below.
-
-    The interpreter's end switches it off, which puts back what was before it.
-    """
-    try:
-        faulthandler.disable()
-        _native.reassert()
-        faulthandler.enable(file=descriptor, all_threads=True)
-        _native.reassert()
-    except Exception as error:
-        warn(f"Unable to watch the interpreter's end. {headline(error)}")
 
 
 def _keep_reserve() -> None:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     Moment = tuple[int, int, int | None, bool | None]
     Data = dict[str, object]
+    ChildFailure = tuple[int, str, str]  # process ID, message, call stack
 
 SCHEMA_VERSION = 1
 COMPACT_BYTES = 4000
@@ -57,6 +58,7 @@ def make(
     *,
     final: bool,
     preceded_by: list[Data],
+    child: ChildFailure | None = None,
     briefly: bool = False,
 ) -> ErrorRecord:
     """Return the record of an exception, or as much of it as can be made.
@@ -68,6 +70,7 @@ def make(
         moment: When it was recorded first, as `_native.clock` says it.
         final: Whether the process is leaving because of it.
         preceded_by: What was recorded before it.
+        child: The failure of a child process that this one hands on by its status.
         briefly: Whether to leave out all that runs code of others.
     """
     before = e.__traceback__, e.__context__, e.__cause__, e.__suppress_context__
@@ -75,7 +78,7 @@ def make(
         if briefly:
             return _minimal(e, moment, final)
         try:
-            return _full(e, moment, final, preceded_by)
+            return _full(e, moment, final, preceded_by, child)
         except Exception:
             return _minimal(e, moment, final)
     finally:
@@ -91,16 +94,25 @@ def make(
 
 
 def _full(
-    e: BaseException, moment: Moment, final: bool, preceded_by: list[Data]
+    e: BaseException,
+    moment: Moment,
+    final: bool,
+    preceded_by: list[Data],
+    child: ChildFailure | None,
 ) -> ErrorRecord:
     truncated: dict[str, int] = {}
-    message, missing = cut(headline(e), MESSAGE_BYTES)
+    text = headline(e)
+    if child is not None:
+        text = f"{text}, after child process {child[0]} failed: {child[1]}"
+    message, missing = cut(text, MESSAGE_BYTES)
     if missing:
         truncated["message"] = missing
     section = _section(e, moment, final) | {"exception": describe(e, truncated)}
     if preceded_by:
         section["preceded_by"] = preceded_by
     stack = callstack(e, truncated)
+    if child is not None:
+        stack += f"\nChild process {child[0]} had failed before:\n{child[2]}"
     if truncated:
         section["truncated"] = truncated
     collateral = is_collateral(e, chain_of(e)[0], _native.is_collateral)

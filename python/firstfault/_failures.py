@@ -217,7 +217,12 @@ def _joined(cls: type[ChildFailedError]) -> type[ChildFailedError]:
             "_firstfault_joined": None,
         }
         metaclass: Any = type(cls)
-        joined = metaclass(cls.__name__, (cls, torch_cls), names)
+        try:
+            joined = metaclass(cls.__name__, (cls, torch_cls), names)
+        except Exception:
+            # Its own `__init_subclass__` asks for more: torch's `record` will not know
+            # it, and everything else works.
+            return cls
         cls._firstfault_joined = joined  # type: ignore[attr-defined]
     return joined  # type: ignore[no-any-return]
 

@@ -182,9 +182,12 @@ def _is_zero(code: object) -> bool:
 
 def _is_child_failed(e: BaseException) -> bool:
     """Return whether this is a `ChildFailedError`, ours or torch's."""
-    return any(
-        (cls.__module__, cls.__name__) in _CHILD_FAILED for cls in type(e).__mro__
-    )
+    try:
+        return any(
+            (cls.__module__, cls.__name__) in _CHILD_FAILED for cls in type(e).__mro__
+        )
+    except Exception:  # A metaclass can make anything of a class's name.
+        return False
 
 
 def _is_coroutine_function(fn: object) -> bool:

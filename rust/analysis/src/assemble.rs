@@ -59,6 +59,8 @@ pub(crate) struct RankEvidence {
     pub(crate) output: String,
     pub(crate) output_path: Option<PathBuf>,
     pub(crate) output_whole: bool,
+    /// Whether its stderr shows a traceback that torch's hook for uncaught exceptions printed.
+    pub(crate) uncaught: bool,
     pub(crate) damaged: Option<String>,
     /// Whether its number follows from nothing but the order of the directories.
     pub(crate) assumed: bool,
@@ -75,8 +77,21 @@ pub(crate) struct Status {
     pub(crate) time_ns: Option<i64>,
     /// Where it says so, as `agent0.err:16`.
     pub(crate) source: String,
-    /// Whether the launcher killed it, after it had not ended when asked to.
-    pub(crate) forced: bool,
+    /// Whether the launcher killed it, after it had not ended when asked to; `None` where it says of none whom it ended.
+    pub(crate) forced: Option<bool>,
+    /// Whether the launcher asked it to end; `None` where it says of none whom it asked.
+    pub(crate) asked: Option<bool>,
+}
+
+impl Status {
+    /// Returns whether it is the launcher that ended the process, as far as is known.
+    pub(crate) fn by_launcher(&self) -> bool {
+        match self.value {
+            -15 | -1 | 143 => self.asked != Some(false),
+            -9 | 137 => self.forced == Some(true),
+            _ => false,
+        }
+    }
 }
 
 impl RankEvidence {
@@ -92,6 +107,7 @@ impl RankEvidence {
             output: String::new(),
             output_path: None,
             output_whole: false,
+            uncaught: false,
             damaged: None,
             assumed: false,
             nameless: false,
@@ -151,9 +167,9 @@ pub(crate) fn assemble(mut evidence: Evidence, options: &Options) -> Job {
         };
         let entry = job.rank(attempt, rank, local_rank, host);
         if stated.or(from_slot).is_none() {
+            nameless += usize::from(!by_name.1 && !entry.nameless);
             entry.assumed = !by_name.1;
             entry.nameless = !by_name.1;
-            nameless += usize::from(!by_name.1);
         }
         match entry.record {
             None => entry.record = Some(record),
@@ -306,6 +322,7 @@ impl Job {
         let evidence = self.rank(slot.key.attempt, rank, Some(slot.key.local_rank), host);
         evidence.output = slot.output;
         evidence.output_whole = slot.output_whole;
+        evidence.uncaught = slot.uncaught;
         evidence.output_path = slot.stderr;
         evidence.assumed |= numbers.is_assumed(&slot.key.run, slot.key.attempt);
     }

@@ -20,6 +20,9 @@ pub(crate) fn explain(
                 "rank {rank} recorded it: {}",
                 record.path.display()
             )),
+            (None, _) if outcome.passing().is_some() => {
+                lines.push(format!("rank {rank} left no error file"));
+            }
             (None, file) => match outcome.telling_line() {
                 Some((0, line)) => lines.push(format!(
                     "rank {rank} left no error file, its stderr says: {} ({file})",
@@ -33,6 +36,16 @@ pub(crate) fn explain(
                 }
                 None => lines.push(format!("rank {rank} left no error file")),
             },
+        }
+        if let Some((title, after)) = outcome.passing() {
+            let where_ = match after {
+                0 => "at the end of its output".to_owned(),
+                after => format!("{} before the end", count(after, "line")),
+            };
+            lines.push(format!(
+                "context only: its last traceback, {where_}: {}",
+                first_line(&title)
+            ));
         }
         if let Some(status) = &outcome.evidence.status {
             lines.push(format!(

@@ -57,12 +57,13 @@ impl Job {
                 let evidence = self.rank(attempt, entry.rank, Some(entry.local_rank), host.clone());
                 let time_ns =
                     zone.and_then(|zone| (entry.local_time? - zone).checked_mul(1_000_000_000));
-                let forced = entry.pid.is_some_and(|pid| agent.forced.contains(&pid));
+                let (asked, forced) = agent.ended(entry.pid);
                 evidence.status = entry.status.map(|value| Status {
                     value,
                     time_ns,
                     source: format!("{at}:{}", entry.line),
                     forced,
+                    asked,
                 });
             }
             if let Some(run) = run {
@@ -77,11 +78,13 @@ impl Job {
                         host.clone(),
                     );
                     let source = format!("{at}:{}", failed.line);
+                    let (asked, forced) = agent.ended(failed.pid);
                     evidence.status.get_or_insert(Status {
                         value: failed.status,
                         time_ns: None,
                         source,
-                        forced: false,
+                        forced,
+                        asked,
                     });
                 }
             }

@@ -27,10 +27,12 @@ pub mod verdict;
 
 mod assemble;
 mod decide;
+mod ending;
 mod explain;
 mod launchers;
 mod numbers;
 mod outcome;
+mod output;
 mod records;
 mod rules;
 mod silence;

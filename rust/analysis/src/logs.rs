@@ -68,6 +68,22 @@ pub struct Signalled {
     pub text: String,
 }
 
+impl AgentLog {
+    /// Whether the launcher asked a process to end, and whether it killed it; `None` where nothing tells.
+    ///
+    /// A launcher that was ended itself shares the signal with all workers of its group.
+    pub(crate) fn ended(&self, pid: Option<u32>) -> (Option<bool>, Option<bool>) {
+        let Some(pid) = pid else { return (None, None) };
+        let told = !(self.closed.is_empty() && self.failed.is_empty()) && self.signalled.is_none();
+        let asked = self.closed.contains(&pid) || self.forced.contains(&pid);
+        let forced = self.forced.contains(&pid);
+        (
+            (told || asked).then_some(asked),
+            (told || forced).then_some(forced),
+        )
+    }
+}
+
 /// Returns what a launcher's log says, or `None` when the text is none.
 pub fn agent(path: &Path, text: &str) -> Option<AgentLog> {
     let mut log = AgentLog {

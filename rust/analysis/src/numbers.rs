@@ -1,9 +1,12 @@
 //! Which global rank a worker directory or a loose error file belongs to.
 
-use crate::scan::{Evidence, Record, RunPath, SlotKey};
+use crate::scan::{Evidence, FileRole, Record, RunPath, SlotKey};
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
+
+/// What the name of a fuller copy ends with, before `.json`.
+const COPY: &str = ".firstfault";
 
 /// Which rank each worker directory belongs to.
 #[derive(Default)]
@@ -224,7 +227,14 @@ pub(crate) fn loose_ranks(evidence: &Evidence, known: &Numbers) -> HashMap<usize
         .filter_map(|record| record.failure.section.as_ref()?.rank.rank);
     let mut taken: BTreeSet<u32> = slots.chain(sections).collect();
     let mut numbers = HashMap::new();
+    let processes = processes(records);
+    let mut known: HashMap<&Process<'_>, (u32, bool)> = HashMap::new();
     for (index, record) in loose() {
+        let keys = &processes[&index];
+        if let Some(number) = keys.iter().find_map(|key| known.get(key)) {
+            numbers.insert(index, *number);
+            continue;
+        }
         let directory = record.path.parent().and_then(Path::file_name);
         let name = record
             .path
@@ -238,15 +248,69 @@ pub(crate) fn loose_ranks(evidence: &Evidence, known: &Numbers) -> HashMap<usize
         });
         if let Some(number) = name.filter(|number| taken.insert(*number)) {
             numbers.insert(index, (number, true));
+            known.extend(keys.iter().map(|key| (key, (number, true))));
         }
     }
     let mut free = (0..).filter(|number| !taken.contains(number));
     for (index, _) in loose() {
         if let Entry::Vacant(vacant) = numbers.entry(index) {
-            vacant.insert((free.next().unwrap_or(u32::MAX), false));
+            let keys = &processes[&index];
+            let number = keys.iter().find_map(|key| known.get(key)).copied();
+            let number = number.unwrap_or_else(|| (free.next().unwrap_or(u32::MAX), false));
+            known.extend(keys.iter().map(|key| (key, number)));
+            vacant.insert(number);
         }
     }
     numbers
+}
+
+/// What tells that two files are of one process.
+#[derive(PartialEq, Eq, Hash)]
+enum Process<'a> {
+    /// Its host, its process ID and its start.
+    Stated(&'a str, u32, Option<i64>),
+    /// The file that the names of its other files begin with: `error.4242.json` goes with `error.json`.
+    File(&'a Path, String),
+}
+
+fn processes(records: &[Record]) -> HashMap<usize, Vec<Process<'_>>> {
+    let stem = |record: &Record| {
+        let stem = record.path.file_stem();
+        stem.unwrap_or_default().to_string_lossy().into_owned()
+    };
+    let loose = || {
+        records
+            .iter()
+            .enumerate()
+            .filter(|(_, record)| record.slot.is_none())
+    };
+    let all: BTreeSet<(Option<&Path>, String)> = loose()
+        .map(|(_, record)| (record.path.parent(), stem(record)))
+        .collect();
+    let keys = |record: &'_ Record| {
+        let (directory, own) = (record.path.parent(), stem(record));
+        let mut begins = own.match_indices('.').map(|(at, _)| own[..at].to_owned());
+        let first = begins.find(|begin| all.contains(&(directory, begin.clone())));
+        let own = own.strip_suffix(COPY).unwrap_or(&own).to_owned();
+        first.unwrap_or(own)
+    };
+    loose()
+        .map(|(index, record)| {
+            let mut found = Vec::new();
+            if let Some(directory) = record.path.parent() {
+                found.push(Process::File(directory, keys(record)));
+            }
+            let section = record.failure.section.as_ref();
+            // A child names itself; its file is named after its parent.
+            if let Some(section) = section.filter(|_| record.role != FileRole::Child)
+                && let Some(pid) = section.process.pid
+            {
+                let start = section.process.start_time_ns;
+                found.push(Process::Stated(&section.host.name, pid, start));
+            }
+            (index, found)
+        })
+        .collect()
 }
 
 /// Returns the number that a name is, or ends with after one of these words; after any word where none are given.

@@ -92,65 +92,6 @@ impl Outcome<'_> {
         self.set(finding);
     }
 
-    /// Judges the end of the worker's stderr; returns whether it says anything.
-    fn by_output(&mut self) -> bool {
-        let text = &self.evidence.output;
-        let status = self.evidence.status.as_ref().map(|status| status.value);
-        let fatal = traceback::fatal(text);
-        let what = traceback::terminate(text);
-        if fatal.is_some() || what.is_some() || status.is_some_and(is_crash) {
-            let signal = status.filter(|status| *status < 0).map(|status| -status);
-            let named = fatal.as_ref().and_then(|fatal| by_description(fatal.title));
-            let number = signal.or(named).unwrap_or(6);
-            let rules = rules();
-            let said = what.map(|(type_name, what)| {
-                format!("terminate called after throwing an instance of '{type_name}': {what}")
-            });
-            let rule = said
-                .as_deref()
-                .and_then(|said| rules.by_text("", said, ""))
-                .or_else(|| heap_line(text).and_then(|line| rules.by_text("", line, "")));
-            let rule = rule.unwrap_or_else(|| rules.by_status(-number));
-            let frames: Vec<FrameRef<'_>> = fatal.map(|fatal| fatal.frames).unwrap_or_default();
-            let name = signal_title(number);
-            self.title = match what
-                .map(|(_, what)| what)
-                .filter(|what| !what.is_empty())
-                .or_else(|| heap_line(text))
-            {
-                Some(what) => format!("{name}: {what}"),
-                None => name,
-            };
-            let fingerprint = Fingerprint::of(
-                &rule.category,
-                "",
-                what.map_or("", |(_, what)| what),
-                frames.into_iter(),
-            );
-            self.agreed = signal.is_some() && signal == named;
-            self.take_status_time();
-            self.set(Finding {
-                rule,
-                pointers: Vec::new(),
-                relay: false,
-                fingerprint,
-                headline: self.title.clone(),
-            });
-            return true;
-        }
-        let chain = traceback::chain(text);
-        if chain.iter().all(|raised| raised.type_name.is_empty()) || status == Some(0) {
-            return false;
-        }
-        let finding = classify::texts(&chain, text);
-        self.title.clone_from(&finding.headline);
-        self.agreed = status
-            .is_some_and(|status| finding.rule.category == rules().by_status(status).category);
-        self.take_status_time();
-        self.set(finding);
-        true
-    }
-
     /// A process that was asked to end, and ended by that or by nothing that is known.
     fn by_snapshot(&mut self) -> bool {
         let status = self.evidence.status.as_ref().map(|status| status.value);
@@ -178,11 +119,19 @@ impl Outcome<'_> {
             self.end = End::Succeeded;
             return;
         }
-        let rule = rules().by_status(status.value);
-        self.title = match self.evidence.damaged {
-            Some(_) => format!("{}, its error file is damaged", describe(status)),
-            None => format!("{}, no error file and no traceback", describe(status)),
+        let by_others = [-15, -1, 143].contains(&status.value) && !status.by_launcher();
+        let rule = match by_others {
+            true => rules().by_id("terminated-by-unknown"),
+            false => rules().by_status(status.value),
         };
+        self.title = match (&self.evidence.damaged, self.passing()) {
+            (Some(_), _) => format!("{}, its error file is damaged", describe(status)),
+            (None, None) => format!("{}, no error file and no traceback", describe(status)),
+            (None, Some(_)) => format!("{}, no error file", describe(status)),
+        };
+        if by_others {
+            self.title.push_str(", sender unknown");
+        }
         let fingerprint = Fingerprint::of(
             &rule.category,
             &status.value.to_string(),
@@ -197,13 +146,13 @@ impl Outcome<'_> {
             fingerprint,
             headline: self.title.clone(),
         });
-        if rule.id == "terminated" || status.forced {
+        if rule.id == "terminated" || status.forced == Some(true) {
             self.end = End::Terminated;
             self.finding = None;
         }
     }
 
-    fn take_status_time(&mut self) {
+    pub(crate) fn take_status_time(&mut self) {
         self.time_ns = self
             .evidence
             .status
@@ -212,7 +161,7 @@ impl Outcome<'_> {
         self.coarse_ns = 1_000_000_000;
     }
 
-    fn set(&mut self, finding: Finding) {
+    pub(crate) fn set(&mut self, finding: Finding) {
         self.end = match finding.rule.role {
             Role::Primary | Role::Ambiguous => End::Primary,
             Role::Collateral => End::Collateral,
@@ -253,6 +202,9 @@ impl Outcome<'_> {
         let Some(record) = &self.evidence.record else {
             let text = &self.evidence.output;
             let fatal = traceback::fatal(text).map(|fatal| fatal.frames);
+            if fatal.is_none() && self.passing().is_some() {
+                return Vec::new();
+            }
             return owned(fatal.unwrap_or_else(|| self.judged(traceback::chain(text))));
         };
         let section = record.failure.section.as_deref();
@@ -357,27 +309,14 @@ fn native_place(section: &Section) -> Option<String> {
 }
 
 /// Returns whether a status is that of a process that a signal of its own ended.
-fn is_crash(status: i64) -> bool {
+pub(crate) fn is_crash(status: i64) -> bool {
     i32::try_from(-status)
         .ok()
         .and_then(signals::by_number)
         .is_some_and(|signal| signal.crash)
 }
 
-fn by_description(title: &str) -> Option<i64> {
-    // CPython's own names. Source: Modules/faulthandler.c
-    let title = if title == "Floating-point exception" {
-        "Floating point exception"
-    } else {
-        title
-    };
-    signals::SIGNALS
-        .iter()
-        .find(|signal| signal.description == title)
-        .map(|signal| signal.number.into())
-}
-
-fn signal_title(number: i64) -> String {
+pub(crate) fn signal_title(number: i64) -> String {
     match i32::try_from(number).ok().and_then(signals::by_number) {
         Some(signal) => format!("{} ({})", signal.name, signal.description),
         None => format!("signal {number}"),
@@ -394,13 +333,4 @@ pub(crate) fn describe(status: &Status) -> String {
         ),
         value => format!("exit code {value}"),
     }
-}
-
-/// glibc's last words, printed before it aborts.
-fn heap_line(text: &str) -> Option<&str> {
-    text.lines().rev().map(str::trim).find(|line| {
-        rules()
-            .by_text("", line, "")
-            .is_some_and(|rule| rule.id == "heap-corruption")
-    })
 }

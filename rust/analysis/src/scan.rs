@@ -67,6 +67,8 @@ pub(crate) struct Slot {
     pub(crate) output: String,
     /// Whether `output` is all of it, so that its lines can be numbered.
     pub(crate) output_whole: bool,
+    /// Whether torch's hook for uncaught exceptions printed a traceback into it.
+    pub(crate) uncaught: bool,
     /// The rank that torch printed before the worker's last lines.
     pub(crate) printed_rank: Option<u32>,
 }
@@ -225,6 +227,7 @@ fn directory(path: &Path, place: Place, depth: usize) -> Evidence {
             stderr: stderr.map(DirEntry::path),
             output: String::new(),
             output_whole: false,
+            uncaught: false,
             printed_rank: None,
         });
     }
@@ -369,6 +372,7 @@ fn read_outputs(evidence: &mut Evidence) {
                 let text = read::tail(stderr, MAX_OUTPUT_BYTES).unwrap_or_default();
                 slot.output_whole = text.len() < MAX_OUTPUT_BYTES;
                 slot.printed_rank = traceback::printed_rank(&text);
+                slot.uncaught = crate::ending::is_uncaught(&text);
                 slot.output = traceback::strip_prefixes(&text).into_owned();
             }
         }

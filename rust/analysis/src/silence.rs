@@ -101,10 +101,13 @@ impl Attempt<'_> {
             return Some(decision);
         }
         let others = self.victims();
-        let reason = format!(
-            "it left no error of its own, while {} did",
-            count(others, "rank")
-        );
+        let reason = match others {
+            0 => "it left no error of its own".to_owned(),
+            _ => format!(
+                "it left no error of its own, while {} did",
+                count(others, "rank")
+            ),
+        };
         let rule = rules().by_id(if timeouts.is_empty() {
             "silent"
         } else {

@@ -132,6 +132,8 @@ struct Reader<'a> {
     /// Where the message began and ends so far.
     message: Option<(usize, usize)>,
     link: Link,
+    /// Whether what is being read is an exception that ended nothing.
+    ignored: bool,
 }
 
 #[derive(Default, Clone, Copy, PartialEq)]
@@ -155,6 +157,16 @@ impl<'a> Reader<'a> {
             return;
         }
         let trimmed = line.trim();
+        if self.ignored {
+            // The traceback of an exception that the interpreter ignored, up to its message.
+            self.ignored = line.starts_with(' ') || trimmed.is_empty() || is_start(trimmed);
+            return;
+        }
+        if crate::ending::is_ignored(line) {
+            self.finish(text);
+            self.ignored = true;
+            return;
+        }
         if trimmed == CAUSE || trimmed == CONTEXT {
             self.finish(text);
             self.link = if trimmed == CAUSE {
@@ -224,7 +236,7 @@ impl<'a> Reader<'a> {
     }
 }
 
-fn is_start(trimmed: &str) -> bool {
+pub(crate) fn is_start(trimmed: &str) -> bool {
     let rest = trimmed
         .strip_prefix("Original ")
         .or_else(|| trimmed.strip_prefix("Exception Group "))

@@ -482,3 +482,40 @@ fn snapshots_alone_name_no_rank() {
     assert_eq!(cause(&report), (None, "unknown", Confidence::Low));
     assert_eq!(report.ranks.terminated, "0-3");
 }
+
+#[test]
+fn the_files_of_one_process_without_a_rank_are_one() {
+    let of = |pid: u32, message: &str| {
+        let mut record = ours(0, message, START);
+        record["firstfault"]["rank"] = json!({});
+        record["firstfault"]["process"] = json!({"pid": pid});
+        record
+    };
+    for name in ["no_run/attempt_0/no_rank.n.4242", "error"] {
+        let job = Job::new("nameless");
+        job.record(&format!("{name}.json"), &of(4242, "ValueError: boom"));
+        job.record(
+            &format!("{name}.firstfault.json"),
+            &of(4242, "ValueError: boom"),
+        );
+        job.record(
+            &format!("{name}.4242.child_9.json"),
+            &of(9, "KeyError: 'x'"),
+        );
+        let report = job.report();
+        assert_eq!(
+            cause(&report),
+            (None, "python_exception", Confidence::Medium),
+            "{name}"
+        );
+        assert_eq!(
+            (report.ranks.primary.as_str(), report.job.world_size),
+            ("0", 1)
+        );
+        assert_eq!(report.groups.len(), 1);
+        // Another process is another rank; the same one told elsewhere is not.
+        job.record("other/no_rank.n.4243.json", &of(4243, "KeyError: 'y'"));
+        job.record("other/no_rank.n.4242.json", &of(4242, "ValueError: boom"));
+        assert_eq!(job.report().ranks.primary, "0-1", "{name}");
+    }
+}

@@ -9,7 +9,7 @@ use firstfault_format::env;
 use pyo3::prelude::*;
 
 use crate::error::{Result, guard};
-use crate::python_stack;
+use crate::{interpreter_end, python_stack};
 
 /// Make this process one whose death leaves a file.
 ///
@@ -32,6 +32,7 @@ pub(crate) fn activate(
     argv: Vec<String>,
 ) -> Result<()> {
     python_stack::prepare(py)?;
+    interpreter_end::watch();
     let activation = guard(|| Ok(capture::activate(error_file.as_deref(), &argv, entrypoint)?))?;
     if let Some(claim) = activation.claim {
         py.import("os")?
@@ -39,15 +40,6 @@ pub(crate) fn activate(
             .set_item(env::CLAIM, claim)?;
     }
     Ok(())
-}
-
-/// Put the crash handlers back above handlers that are known to end the process, as faulthandler's.
-///
-/// Raises:
-///     OSError: The kernel refused.
-#[pyfunction]
-pub(crate) fn reassert() -> Result<()> {
-    guard(|| Ok(capture::reassert()?))
 }
 
 /// Return who this process is, as a JSON object with the keys `host`, `process` and `rank`.
@@ -145,4 +137,13 @@ pub(crate) fn precede(entry: String) -> Result<()> {
         capture::precede(entry);
         Ok(())
     })
+}
+
+/// Put the handlers of crash signals back above those that came later and are known to end the process.
+///
+/// Raises:
+///     OSError: The kernel refused.
+#[pyfunction]
+pub(crate) fn reassert() -> Result<()> {
+    guard(|| Ok(capture::reassert()?))
 }

@@ -2,6 +2,7 @@
 
 mod capture;
 mod error;
+mod interpreter_end;
 mod python_stack;
 mod reading;
 

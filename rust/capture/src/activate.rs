@@ -9,7 +9,7 @@ use firstfault_format::env;
 use firstfault_handler::install::{self, Configuration};
 use firstfault_handler::place::Place;
 use firstfault_handler::termination::{self, Snapshot};
-use firstfault_handler::{abort, error_file};
+use firstfault_handler::{abort, error_file, handle};
 
 use crate::identity::Identity;
 use crate::record;
@@ -99,6 +99,7 @@ static REQUESTS: Mutex<Option<(Vec<Target>, &'static Places)>> = Mutex::new(None
 
 /// Tells the handler of this process and its targets, and installs it, or puts it back above handlers that it knows.
 fn arm(targets: &[Target]) -> io::Result<()> {
+    handle::notice_survival();
     let errno = |errno| io::Error::from_raw_os_error(errno);
     let identity = identity();
     let mut armed = ARMED
@@ -135,6 +136,7 @@ fn arm(targets: &[Target]) -> io::Result<()> {
 /// # Errors
 /// The kernel refused an action.
 pub fn reassert() -> io::Result<()> {
+    handle::notice_survival();
     match install::configuration() {
         Some(_) => install::install().map_err(io::Error::from_raw_os_error),
         None => Ok(()),

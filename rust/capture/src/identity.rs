@@ -5,6 +5,8 @@ use std::path::Path;
 
 use serde::Serialize;
 
+use firstfault_handler::sys;
+
 use crate::redact;
 
 /// The facts of the `host`, `process` and `rank` objects of an error file.
@@ -132,18 +134,18 @@ impl Identity {
     }
 }
 
-/// Returns when this process started, nanoseconds since the Unix epoch; 0 where it cannot be told.
+/// Returns when this process started, nanoseconds since the Unix epoch, at most a clock tick (10 ms) too early; 0 where
+/// it cannot be told.
+///
+/// The kernel's own time of boot has whole seconds; the difference of two clocks now is exact.
 pub(crate) fn start_time_ns() -> u64 {
-    let ticks = start_ticks(Path::new("/proc/self/stat"));
-    let boot_time = fs::read_to_string("/proc/stat").ok().and_then(|text| {
-        let line = text.lines().find_map(|line| line.strip_prefix("btime "))?;
-        line.trim().parse::<u64>().ok()
-    });
-    match (ticks, boot_time) {
-        // USER_HZ is 100 on every Linux that runs PyTorch.
-        (Some(ticks), Some(seconds)) => seconds * 1_000_000_000 + ticks * 10_000_000,
-        _ => 0,
-    }
+    let Some(ticks) = start_ticks(Path::new("/proc/self/stat")) else {
+        return 0;
+    };
+    let boot_ns =
+        sys::clock_ns(sys::CLOCK_REALTIME).saturating_sub(sys::clock_ns(sys::CLOCK_BOOTTIME));
+    // USER_HZ is 100 on every Linux that runs PyTorch.
+    boot_ns + ticks * 10_000_000
 }
 
 /// Returns the start of a process in clock ticks since boot, from its `stat` file.

@@ -6,6 +6,7 @@ use std::sync::{Mutex, PoisonError};
 
 use firstfault_format::{env, files};
 use firstfault_handler::commit::{self, Content, Outcome, Paths, Strength};
+use firstfault_handler::handle;
 use firstfault_handler::place::{Place, Process};
 use firstfault_handler::sys::{self, Errno};
 use firstfault_handler::termination;
@@ -68,6 +69,7 @@ pub fn commit(
     strength: Strength,
     copy: bool,
 ) -> io::Result<Option<PathBuf>> {
+    handle::notice_survival();
     let error_file = error_file.and_then(target::usable);
     let claim = Claim::own(error_file);
     let parent = claim.inherited_from(std::env::var(env::CLAIM).ok().as_deref());

@@ -1,24 +1,27 @@
 //! Takes secrets out of a command line before it is recorded.
 
-/// Words that announce a secret, as a whole word of an option's name (`--api-key`, `wandb.api_key=`).
-const SECRET_WORDS: &[&str] = &[
+/// Words that announce a secret where they stand alone in a name (`--api-key`, `wandb.api_key=`).
+const SECRET_WORDS: &[&str] = &["auth", "jwt", "key", "keys", "pass", "pat", "pwd"];
+
+/// Parts of a name that announce a secret wherever they stand (`--accessToken`, `HF_TOKEN`).
+const SECRET_PARTS: &[&str] = &[
     "apikey",
-    "auth",
     "authorization",
     "bearer",
     "credential",
-    "credentials",
-    "key",
-    "keys",
     "passphrase",
     "passwd",
     "password",
-    "passwords",
-    "pwd",
     "secret",
-    "secrets",
     "token",
-    "tokens",
+];
+
+/// Words with such a part that are none: what a tokenizer is called is no secret.
+const HARMLESS_PARTS: &[&str] = &["tokeniz"];
+
+/// Words that end in "key" and are none.
+const HARMLESS_KEYS: &[&str] = &[
+    "donkey", "hockey", "hotkey", "jockey", "monkey", "turkey", "whiskey",
 ];
 
 /// What stands in the place of a secret.
@@ -29,27 +32,28 @@ const ARGUMENT_CHARACTERS_MAX: usize = 256;
 
 /// Returns a command line fit to be recorded: secrets replaced, at most 64 arguments of 256 characters each.
 ///
-/// A secret is the value after a name with a word like token, key, secret or password in it, as `--name value` or
-/// `name=value`, and the password of a URL.
+/// A secret is the value after a name with a word like token, key, secret or password in it, as `--name value`,
+/// `name value`, `name=value` or `name: value` anywhere in an argument, and what stands before the `@` of a URL.
 pub(crate) fn command_line(arguments: &[String]) -> Vec<String> {
     let mut kept = Vec::new();
     let mut value_is_secret = false;
     for argument in arguments.iter().take(ARGUMENTS_MAX) {
         let is_option = argument.starts_with("--");
-        if value_is_secret && !is_option {
-            kept.push(REDACTED.to_owned());
-            value_is_secret = false;
+        if value_is_secret && (!is_option || argument == "--") {
+            // Behind `--` comes the value that begins with a dash.
+            value_is_secret = argument == "--";
+            kept.push(if value_is_secret {
+                argument.clone()
+            } else {
+                REDACTED.to_owned()
+            });
             continue;
         }
-        value_is_secret = false;
-        kept.push(match argument.split_once('=') {
-            Some((name, _)) if names_a_secret(name) => format!("{name}={REDACTED}"),
-            Some(_) => cut(&without_url_password(argument)),
-            None => {
-                value_is_secret = argument.starts_with('-') && names_a_secret(argument);
-                cut(&without_url_password(argument))
-            }
-        });
+        // An option, or a bare word: a name with a dot is rather a file's.
+        let is_name = argument.chars().all(is_of_name)
+            && (argument.starts_with('-') || !argument.contains('.'));
+        value_is_secret = is_name && names_a_secret(argument);
+        kept.push(cut(&without_pairs(&without_url_users(argument))));
     }
     if arguments.len() > ARGUMENTS_MAX {
         kept.push(format!("… {} more", arguments.len() - ARGUMENTS_MAX));
@@ -57,25 +61,99 @@ pub(crate) fn command_line(arguments: &[String]) -> Vec<String> {
     kept
 }
 
-fn names_a_secret(name: &str) -> bool {
-    name.split(|character: char| !character.is_ascii_alphanumeric())
-        .any(|word| SECRET_WORDS.contains(&word.to_ascii_lowercase().as_str()))
+fn is_of_name(character: char) -> bool {
+    character.is_ascii_alphanumeric() || matches!(character, '-' | '_' | '.')
 }
 
-/// `scheme://user:password@host` without the password.
-fn without_url_password(argument: &str) -> String {
-    let Some((scheme, rest)) = argument.split_once("://") else {
-        return argument.to_owned();
-    };
-    let authority_length = rest.find(['/', '?', '#']).unwrap_or(rest.len());
-    let (authority, path) = rest.split_at(authority_length);
-    match authority
-        .rsplit_once('@')
-        .and_then(|(user, host)| Some((user.split_once(':')?.0, host)))
-    {
-        Some((user, host)) => format!("{scheme}://{user}:{REDACTED}@{host}{path}"),
-        None => argument.to_owned(),
+fn names_a_secret(name: &str) -> bool {
+    words(name).any(|word| {
+        let has = |parts: &[&str]| parts.iter().any(|part| word.contains(part));
+        SECRET_WORDS.contains(&word.as_str())
+            || (has(SECRET_PARTS) && !has(HARMLESS_PARTS))
+            || (word.ends_with("key") && !HARMLESS_KEYS.contains(&word.as_str()))
+    })
+}
+
+/// The words of a name in lower case; a capital letter begins a new one, and the whole counts as a word too.
+fn words(name: &str) -> impl Iterator<Item = String> {
+    let mut separated = String::new();
+    let mut previous = ' ';
+    for character in name.chars() {
+        if character.is_ascii_uppercase() && previous.is_ascii_lowercase() {
+            separated.push(' ');
+        }
+        separated.push(if character.is_ascii_alphanumeric() {
+            character.to_ascii_lowercase()
+        } else {
+            ' '
+        });
+        previous = character;
     }
+    let mut words: Vec<String> = separated.split_whitespace().map(str::to_owned).collect();
+    words.push(separated.replace(' ', ""));
+    words.into_iter()
+}
+
+/// The text with the value of every pair whose name announces a secret replaced.
+fn without_pairs(text: &str) -> String {
+    let mut out = String::new();
+    let mut rest = text;
+    while let Some(start) = rest.find(is_of_name) {
+        let end = rest[start..]
+            .find(|character| !is_of_name(character))
+            .map_or(rest.len(), |length| start + length);
+        let name = &rest[start..end];
+        let after = &rest[end..];
+        out.push_str(&rest[..end]);
+        rest = after;
+        let marks = after.trim_start_matches(['"', '\'', ' ']);
+        let Some(value) = marks.strip_prefix(['=', ':']) else {
+            continue;
+        };
+        if !names_a_secret(name) || value.starts_with("//") {
+            continue;
+        }
+        let value = value.trim_start_matches(['"', '\'', ' ']);
+        // An HTTP header's scheme stands before the secret.
+        let value = ["Bearer ", "Basic ", "Token "]
+            .iter()
+            .find_map(|scheme| value.strip_prefix(scheme))
+            .unwrap_or(value);
+        let length = value
+            .find([',', ';', '&', ' ', '"', '\'', '}', ']'])
+            .unwrap_or(value.len());
+        if length > 0 {
+            out.push_str(&after[..after.len() - value.len()]);
+            out.push_str(REDACTED);
+        } else {
+            out.push_str(&after[..after.len() - value.len()]);
+        }
+        rest = &value[length..];
+    }
+    out.push_str(rest);
+    out
+}
+
+/// The text without what stands before the `@` of every URL in it.
+fn without_url_users(text: &str) -> String {
+    let mut out = String::new();
+    let mut rest = text;
+    while let Some(at) = rest.find("://") {
+        let (scheme, after) = rest.split_at(at + 3);
+        out.push_str(scheme);
+        let authority = after
+            .find(['/', '?', '#', ' ', '"', '\''])
+            .unwrap_or(after.len());
+        rest = match after[..authority].rfind('@') {
+            Some(user) => {
+                out.push_str(REDACTED);
+                &after[user..]
+            }
+            None => after,
+        };
+    }
+    out.push_str(rest);
+    out
 }
 
 fn cut(argument: &str) -> String {
@@ -99,26 +177,55 @@ mod tests {
     }
 
     #[test]
-    fn values_after_secret_names_are_replaced() {
+    fn no_secret_is_left_however_it_is_passed() {
+        for arguments in [
+            &["--api-key", "S3CR3T"][..],
+            &["--token=S3CR3T"],
+            &["wandb.api_key=S3CR3T"],
+            &["-password", "S3CR3T"],
+            &["--accessToken=S3CR3T"],
+            &["--authToken", "S3CR3T"],
+            &["--wandbkey", "S3CR3T"],
+            &["--openai-key", "--", "S3CR3T"],
+            &["--pass", "S3CR3T"],
+            &["--jwt", "S3CR3T"],
+            &["token", "S3CR3T"],
+            &["HF_TOKEN=S3CR3T"],
+            &["--header", "Authorization: Bearer S3CR3T"],
+            &["--cfg={\"api_key\": \"S3CR3T\", \"lr\": 1}"],
+            &["api_key: S3CR3T"],
+            &["https://S3CR3T@github.com/x"],
+            &["--store=redis://me:S3CR3T@host:6379/0"],
+            &["https://a/ https://u:S3CR3T@b/"],
+            &["https://h/?x=1&token=S3CR3T"],
+            &["--lr=1,token=S3CR3T"],
+            &["host=h password=S3CR3T"],
+            &["'secret'='S3CR3T'"],
+        ] {
+            let kept = redacted(arguments).join(" ");
+            assert!(!kept.contains("S3CR3T"), "{arguments:?} became {kept}");
+            assert!(kept.contains(REDACTED), "{arguments:?} became {kept}");
+        }
+    }
+
+    #[test]
+    fn what_stands_around_a_secret_stays() {
         assert_eq!(
             redacted(&[
                 "train.py",
-                "--api-key",
-                "s3cr3t",
-                "--lr=0.1",
-                "wandb.api_key=s3cr3t",
-                "--token=abc"
+                "--lr=1,token=x,seed=2",
+                "--cfg={\"key\": \"x\", \"n\": 1}"
             ]),
             [
                 "train.py",
-                "--api-key",
-                "<redacted>",
-                "--lr=0.1",
-                "wandb.api_key=<redacted>",
-                "--token=<redacted>"
+                "--lr=1,token=<redacted>,seed=2",
+                "--cfg={\"key\": \"<redacted>\", \"n\": 1}"
             ]
         );
-        assert_eq!(redacted(&["-password", "x"]), ["-password", "<redacted>"]);
+        assert_eq!(
+            redacted(&["--store=redis://me:x@host:6379/0"]),
+            ["--store=redis://<redacted>@host:6379/0"]
+        );
     }
 
     #[test]
@@ -130,22 +237,13 @@ mod tests {
             "--keyboard=us",
             "--token",
             "--verbose",
+            "--pattern=x",
+            "a=b",
+            "https://host/a@b:c",
+            "model.author=me",
+            "path/to/x.py",
         ];
         assert_eq!(redacted(&harmless), harmless);
-    }
-
-    #[test]
-    fn passwords_in_urls_are_replaced() {
-        assert_eq!(
-            redacted(&[
-                "--store=redis://me:hunter2@host:6379/0",
-                "https://host/a@b:c"
-            ]),
-            [
-                "--store=redis://me:<redacted>@host:6379/0",
-                "https://host/a@b:c"
-            ]
-        );
     }
 
     #[test]

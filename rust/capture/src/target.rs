@@ -71,7 +71,10 @@ impl Claim {
             || inherited.start_ticks == 0
             || self.start_ticks == 0;
         let itself = inherited.pid == self.pid && same_start;
-        let same_rank = inherited.rank == self.rank && inherited.error_file == self.error_file;
+        // A script may set its rank itself after it was activated, as under MPI or Slurm: the error file still tells.
+        let fits = inherited.rank == self.rank
+            || (inherited.rank.is_empty() && !inherited.error_file.is_empty());
+        let same_rank = fits && inherited.error_file == self.error_file;
         (!itself && same_rank).then_some(inherited.pid)
     }
 }
@@ -162,22 +165,21 @@ pub(crate) fn targets(
 
 /// Returns the error file that torchelastic asks for, or `None` where its variable means "no file".
 ///
-/// torchrun sets it to `/dev/null` or to nothing when it keeps no logs; a device or a pipe holds no record either.
+/// torchrun sets it to `/dev/null` or to nothing when it keeps no logs; a device or a pipe holds no record either, and
+/// what `/dev/stdout` leads to is not ours to replace.
 pub(crate) fn usable(error_file: &Path) -> Option<&Path> {
     if error_file.as_os_str().is_empty() {
         return None;
     }
-    match fs::metadata(error_file) {
-        Ok(metadata) => {
-            let kind = metadata.file_type();
-            let is_stream = kind.is_char_device()
-                || kind.is_block_device()
-                || kind.is_fifo()
-                || kind.is_socket();
-            (!is_stream).then_some(error_file)
+    if let Ok(metadata) = fs::metadata(error_file) {
+        let kind = metadata.file_type();
+        if kind.is_char_device() || kind.is_block_device() || kind.is_fifo() || kind.is_socket() {
+            return None;
         }
-        Err(_) => Some(error_file),
     }
+    let is_link = fs::symlink_metadata(error_file).is_ok_and(|metadata| metadata.is_symlink());
+    let is_of_the_system = error_file.starts_with("/dev") || error_file.starts_with("/proc");
+    (!is_link || !is_of_the_system).then_some(error_file)
 }
 
 /// Returns the archive directory that the environment names.
@@ -343,6 +345,31 @@ mod tests {
             ..parent.clone()
         };
         assert_eq!(ranked.inherited_from(Some(&text)), None);
+        let unranked = Claim {
+            rank: String::new(),
+            ..parent.clone()
+        }
+        .format();
+        assert_eq!(
+            child.inherited_from(Some(&unranked)),
+            Some(1),
+            "the rank was set after the claim"
+        );
+        let launcher = Claim {
+            rank: String::new(),
+            error_file: String::new(),
+            ..parent.clone()
+        };
+        let spawned = Claim {
+            pid: 2,
+            error_file: String::new(),
+            ..parent.clone()
+        };
+        assert_eq!(
+            spawned.inherited_from(Some(&launcher.format())),
+            None,
+            "no file in common: a rank"
+        );
         let blind = Claim {
             start_ticks: 0,
             ..parent.clone()
@@ -376,9 +403,8 @@ mod tests {
     fn variables_that_mean_no_file() {
         assert_eq!(usable(Path::new("")), None);
         assert_eq!(usable(Path::new("/dev/null")), None);
-        assert_eq!(
-            usable(Path::new("/nowhere/error.json")),
-            Some(Path::new("/nowhere/error.json"))
-        );
+        assert_eq!(usable(Path::new("/dev/stdout")), None);
+        let nowhere = Path::new("/nowhere/error.json");
+        assert_eq!(usable(nowhere), Some(nowhere));
     }
 }

@@ -5,7 +5,7 @@ use core::ffi::c_void;
 use crate::sys::{self, Errno};
 
 /// Room for the kernel's frame (over 11 KiB with AMX) of every nested stage.
-const SIZE: usize = 256 * 1024;
+pub(crate) const SIZE: usize = 256 * 1024;
 /// An unreadable page below it, so that even its overflow ends as a fault.
 const GUARD_SIZE: usize = 4096;
 const WHOLE: usize = SIZE.wrapping_add(GUARD_SIZE);

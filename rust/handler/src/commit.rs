@@ -8,11 +8,12 @@
 use core::ffi::CStr;
 use core::sync::atomic::Ordering;
 
-use firstfault_format::{SECTION, files};
+use firstfault_format::SECTION;
 
+use crate::foreign;
 use crate::path::PathBuffer;
 use crate::place::{
-    BESIDE, FINAL, IN_PLACE, LATER_MAX, PROVISIONAL, Place, Process, TARGET, beside,
+    BESIDE, FINAL, IN_PLACE, LATER_MAX, NOTHING, PROVISIONAL, Place, Process, TARGET, aside, beside,
 };
 use crate::sys::{self, Errno, FileStatus};
 use crate::temporary::{Kind, Temporary};
@@ -33,6 +34,8 @@ pub enum Strength {
     Provisional,
     /// The process is leaving because of this failure.
     Final,
+    /// The same, of a crash: another handler may still let the process live, and then the record is withdrawn.
+    Crash,
     /// The record that this process wrote last, with more in it.
     Enriched,
 }
@@ -83,9 +86,35 @@ pub fn commit(
 ) -> Result<Outcome, Errno> {
     let result = with_temporary(place, process, strength, content, paths, Kind::Nameless);
     match result {
-        // A full or read-only disk stays so; a file system without nameless files or links has another way.
-        Err(libc::ENOSPC | libc::EDQUOT | libc::EROFS | libc::EACCES) | Ok(_) => result,
+        Ok(_) | Err(libc::ENOSPC | libc::EDQUOT) => result,
+        // No new file here; an old one may still be written, as a container's termination log.
+        Err(errno @ (libc::EROFS | libc::EACCES | libc::EPERM)) => {
+            match sys::status(place.error()) {
+                Ok(status) if place.is_ours(&status) => in_place(place, content),
+                Ok(status)
+                    if status.is_regular()
+                        && is_replaceable(place.error(), &status, process, held_by(strength)) =>
+                {
+                    in_place(place, content)
+                }
+                _ => Err(errno),
+            }
+        }
+        // All descriptors are in use: the one that is kept for Python stacks makes room.
+        Err(libc::EMFILE | libc::ENFILE) if foreign::give_up_descriptor() => {
+            with_temporary(place, process, strength, content, paths, Kind::Named)
+        }
+        // A file system without nameless files or links has another way.
         Err(_) => with_temporary(place, process, strength, content, paths, Kind::Named),
+    }
+}
+
+/// What a place holds once a record of this strength is at its path.
+fn held_by(strength: Strength) -> u8 {
+    if strength == Strength::Provisional {
+        PROVISIONAL
+    } else {
+        FINAL
     }
 }
 
@@ -96,7 +125,14 @@ pub fn replace(
     content: &mut dyn Content,
     paths: &mut Paths,
 ) -> Result<Outcome, Errno> {
-    let temporary = Temporary::create(place, process, Kind::Named, paths)?;
+    let temporary = match Temporary::create(place, process, Kind::Named, paths) {
+        Err(libc::EROFS | libc::EACCES | libc::EPERM)
+            if sys::status(place.error()).is_ok_and(|status| status.is_regular()) =>
+        {
+            return in_place(place, content);
+        }
+        other => other?,
+    };
     let result = content
         .write(temporary.descriptor)
         .and_then(|()| temporary.publish_over(place.error(), paths));
@@ -154,11 +190,10 @@ fn settle(
             _ => {}
         }
     }
-    let new = if strength == Strength::Provisional {
-        PROVISIONAL
-    } else {
-        FINAL
-    };
+    let new = held_by(strength);
+    if strength != Strength::Enriched {
+        place.put_aside.store(NOTHING, Ordering::Relaxed);
+    }
     for _ in 0..ATTEMPTS {
         match sys::status(place.error()) {
             Err(libc::ENOENT) => match temporary.publish(place.error(), paths) {
@@ -171,6 +206,10 @@ fn settle(
             },
             Err(errno) => return Err(errno),
             Ok(status) if place.is_ours(&status) => {
+                if held == PROVISIONAL && strength == Strength::Crash {
+                    displace(place, process, new, paths)?;
+                    continue;
+                }
                 if held == PROVISIONAL || strength == Strength::Enriched {
                     temporary.publish_over(place.error(), paths)?;
                     place.hold(temporary.descriptor, new, TARGET);
@@ -238,24 +277,22 @@ fn is_record_of_ours(path: &CStr) -> bool {
 
 /// Moves what is at the error file's path out of the way, and keeps it unless it is empty.
 fn displace(place: &Place<'_>, process: &Process, new: u8, paths: &mut Paths) -> Result<(), Errno> {
-    let replaced = paths
-        .beside
-        .start(place.stem().to_bytes())
-        .push(b".")
-        .push_decimal(process.id as u64)
-        .push(files::REPLACED.as_bytes())
-        .as_c_str()
-        .ok_or(libc::ENAMETOOLONG)?;
+    let replaced = aside(place.stem(), process.id, &mut paths.beside).ok_or(libc::ENAMETOOLONG)?;
     sys::rename(place.error(), replaced)?;
     let status = sys::status(replaced)?;
     if status.size == 0 {
         return sys::unlink(replaced);
+    }
+    if place.is_ours(&status) {
+        place.put_aside.store(PROVISIONAL, Ordering::Relaxed);
+        return Ok(());
     }
     if !is_replaceable(replaced, &status, process, new) {
         // Between the look and the rename somebody committed a record: it was first, so it gets its name back.
         let _ = sys::link(replaced, place.error());
         return sys::unlink(replaced);
     }
+    place.put_aside.store(FINAL, Ordering::Relaxed);
     Ok(())
 }
 

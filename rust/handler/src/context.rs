@@ -149,6 +149,11 @@ fn registers(context: *const c_void) -> Option<(u64, u64)> {
     Some((context.uc_mcontext.pc, context.uc_mcontext.sp))
 }
 
+/// Returns the interrupted stack pointer.
+pub fn stack_pointer(context: *const c_void) -> Option<usize> {
+    registers(context).map(|(_, stack_pointer)| stack_pointer as usize)
+}
+
 /// Makes the return from this signal handler lead where the return from an earlier, interrupted one would have led.
 ///
 /// A handler that was entered again (by a fault of its own, or by the watchdog) abandons its outer frames: it copies

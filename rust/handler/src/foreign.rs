@@ -73,6 +73,18 @@ pub fn forget_python_dump() {
     }
 }
 
+/// Closes the memory file, so that something else can be opened; returns whether there was one to close.
+///
+/// The next dump makes it anew, where there is room by then. A view of what it held stays.
+pub fn give_up_descriptor() -> bool {
+    let descriptor = DESCRIPTOR.load(Ordering::Relaxed);
+    let had_one = is_ours(descriptor);
+    if had_one {
+        sys::close(descriptor);
+    }
+    had_one
+}
+
 /// Whether the descriptor still is the memory file of this process.
 fn is_ours(descriptor: i32) -> bool {
     let known = (

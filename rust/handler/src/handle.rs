@@ -5,14 +5,16 @@
 //! recover, so it gets no more than the minimal record before it, and the record is taken back when it returns.
 
 use core::ffi::c_void;
-use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{
+    AtomicI32, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering,
+};
 
 use firstfault_format::signals;
 
 use crate::context::{self, Facts};
 use crate::install::{self, Captured, Configuration};
 use crate::stages::{self, Depth};
-use crate::{park, sys, termination};
+use crate::{alternate_stack, park, sys, termination};
 
 /// The thread that handles a crash: process ID in the upper half, thread ID in the lower; 0 is nobody.
 static OWNER: AtomicU64 = AtomicU64::new(0);
@@ -25,6 +27,9 @@ static OUTER_CONTEXT: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
 static OUTER_INFO: AtomicPtr<libc::siginfo_t> = AtomicPtr::new(core::ptr::null_mut());
 static OUTER_SIGNAL: AtomicI32 = AtomicI32::new(0);
 static OUTER_ERRNO: AtomicI32 = AtomicI32::new(0);
+
+/// Where the owner's first frame is: what it calls runs on the stack below.
+static OUTER_FRAME: AtomicUsize = AtomicUsize::new(0);
 
 const CAPTURING: u8 = 0;
 const CHAINING: u8 = 1;
@@ -125,8 +130,16 @@ fn receive(delivery: &Delivery<'_>, configuration: &'static Configuration) {
         }
         match OWNER.compare_exchange(0, key, Ordering::AcqRel, Ordering::Acquire) {
             Ok(_) => return first(delivery, configuration),
-            Err(owner) if owner == key && is_request => return as_if_absent(delivery),
-            Err(owner) if owner == key => return nested(delivery, configuration),
+            Err(owner) if owner == key => {
+                let now = context::stack_pointer(delivery.context);
+                if !has_jumped_out(now) {
+                    if is_request {
+                        return as_if_absent(delivery);
+                    }
+                    return nested(delivery, configuration);
+                }
+                take_back(configuration);
+            }
             // A forked child inherited its parent's owner, which does not exist here.
             Err(owner) if owner >> 32 != key >> 32 => {
                 stages::reset();
@@ -220,7 +233,39 @@ fn outer_is_fault() -> bool {
     is_fault(OUTER_INFO.load(Ordering::Relaxed))
 }
 
+/// Whether the handler that was called next has left by siglongjmp(3): the thread is on its stack no more.
+fn has_jumped_out(stack_pointer: Option<usize>) -> bool {
+    let frame = OUTER_FRAME.load(Ordering::Relaxed);
+    let below = frame.saturating_sub(alternate_stack::SIZE)..frame;
+    PHASE.load(Ordering::Acquire) == CHAINING
+        && stack_pointer.is_some_and(|pointer| !below.contains(&pointer))
+}
+
+/// Takes back the record of the owner's delivery, whose handler has recovered without returning.
+fn take_back(configuration: &Configuration) {
+    if let Some(captured) = install::captured_signal(OUTER_SIGNAL.load(Ordering::Relaxed)) {
+        captured.recovers.store(true, Ordering::Relaxed);
+        captured.used.store(0, Ordering::Relaxed);
+    }
+    stages::withdraw(configuration);
+    give_up_ownership();
+}
+
+/// Notices, in normal code, that a handler has left by siglongjmp(3): then there was no failure.
+pub fn notice_survival() {
+    let here = 0_u8;
+    let stack_pointer = (&raw const here).addr();
+    if OWNER.load(Ordering::Acquire) == own_key()
+        && has_jumped_out(Some(stack_pointer))
+        && let Some(configuration) = install::configuration()
+    {
+        take_back(configuration);
+    }
+}
+
 fn first(delivery: &Delivery<'_>, configuration: &'static Configuration) {
+    let frame = 0_u8;
+    OUTER_FRAME.store((&raw const frame).addr(), Ordering::Relaxed);
     OUTER_CONTEXT.store(delivery.context, Ordering::Relaxed);
     OUTER_INFO.store(delivery.info, Ordering::Relaxed);
     OUTER_SIGNAL.store(delivery.signal, Ordering::Relaxed);
@@ -329,6 +374,10 @@ fn end_delivery(delivery: &Delivery<'_>, configuration: &Configuration, withdraw
         stages::withdraw(configuration);
     }
     delivery.captured.drop_used();
+    give_up_ownership();
+}
+
+fn give_up_ownership() {
     OWNER.store(0, Ordering::Release);
     OWNER_CHANGED.fetch_add(1, Ordering::Release);
     sys::futex_wake(&OWNER_CHANGED);

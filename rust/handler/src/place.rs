@@ -41,6 +41,9 @@ pub struct Place<'a> {
     pub(crate) held: AtomicU8,
     pub(crate) latest: AtomicU8,
     pub(crate) later: AtomicU8,
+    /// What the last record put aside, to be put back if that record is withdrawn: `NOTHING`, `FINAL` for another's
+    /// file, `PROVISIONAL` for a record of this process.
+    pub(crate) put_aside: AtomicU8,
     device: AtomicU64,
     inode: AtomicU64,
 }
@@ -55,6 +58,7 @@ impl<'a> Place<'a> {
             held: AtomicU8::new(NOTHING),
             latest: AtomicU8::new(NOWHERE),
             later: AtomicU8::new(0),
+            put_aside: AtomicU8::new(NOTHING),
             device: AtomicU64::new(0),
             inode: AtomicU64::new(0),
         }
@@ -83,6 +87,7 @@ impl<'a> Place<'a> {
                     let _ = sys::unlink(self.error);
                 }
                 self.held.store(NOTHING, Ordering::Relaxed);
+                self.put_back(process, paths);
             }
             IN_PLACE => {
                 // A mount point cannot be removed; empty, it says nothing.
@@ -107,6 +112,27 @@ impl<'a> Place<'a> {
         }
     }
 
+    /// Gives what the withdrawn record put aside its name again.
+    fn put_back(&self, process: &Process, paths: &mut Paths) {
+        let held = self.put_aside.swap(NOTHING, Ordering::Relaxed);
+        let Some(aside) = aside(self.stem, process.id, &mut paths.beside) else {
+            return;
+        };
+        // Not over a record that came meanwhile.
+        if held == NOTHING || sys::link(aside, self.error).is_err() {
+            return;
+        }
+        let _ = sys::unlink(aside);
+        if held == PROVISIONAL
+            && let Ok(status) = sys::status(self.error)
+        {
+            self.device.store(status.identity.0, Ordering::Relaxed);
+            self.inode.store(status.identity.1, Ordering::Relaxed);
+            self.held.store(PROVISIONAL, Ordering::Relaxed);
+            self.latest.store(TARGET, Ordering::Relaxed);
+        }
+    }
+
     /// Returns whether a file is the one that this process put at the error file's path.
     pub(crate) fn is_ours(&self, status: &FileStatus) -> bool {
         self.held.load(Ordering::Relaxed) != NOTHING
@@ -126,6 +152,15 @@ impl<'a> Place<'a> {
         self.held.store(held, Ordering::Relaxed);
         self.latest.store(latest, Ordering::Relaxed);
     }
+}
+
+/// Returns `<stem>.<pid>.replaced.json`.
+pub(crate) fn aside<'p>(stem: &CStr, id: i32, path: &'p mut PathBuffer) -> Option<&'p CStr> {
+    path.start(stem.to_bytes())
+        .push(b".")
+        .push_decimal(id as u64)
+        .push(files::REPLACED.as_bytes())
+        .as_c_str()
 }
 
 /// Returns `<stem>.<pid>.json`, and `<stem>.<pid>.2.json` and so on for more failures of the same process.

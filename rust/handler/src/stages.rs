@@ -230,7 +230,7 @@ fn execute(stage: Stage, configuration: &Configuration, depth: Depth) -> bool {
         return false;
     };
     match stage {
-        Stage::Minimal => write(facts, configuration, Strength::Final),
+        Stage::Minimal => write(facts, configuration, Strength::Crash),
         Stage::CppException => {
             abort::find_exception(facts);
             true

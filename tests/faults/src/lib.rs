@@ -9,6 +9,7 @@
 mod cpp;
 mod faults;
 mod handlers;
+mod jump;
 mod threads;
 
 /// A fault, or whatever else a thread shall do.

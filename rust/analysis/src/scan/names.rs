@@ -63,7 +63,8 @@ pub(crate) fn role(name: &OsStr) -> FileRole {
     if name.contains(files::TEMPORARY) {
         return FileRole::Other;
     }
-    let ours = name.starts_with("error.") || name.starts_with("rank_");
+    let archived = name.starts_with("rank_") || name.starts_with("no_rank.");
+    let ours = name.starts_with("error.") || archived;
     if ours && name.ends_with(".box") {
         return FileRole::Skipped;
     }
@@ -90,8 +91,8 @@ pub(crate) fn role(name: &OsStr) -> FileRole {
         } else {
             FileRole::Json
         }
-    } else if stem.starts_with("rank_") {
-        // rank_<rank>.<host>.<pid>, and a second pid for a later failure.
+    } else if archived {
+        // no_rank.<host>.<pid>, or rank_<rank>.<host>.<pid>, and a second pid for a later failure.
         let mut parts = stem.rsplit('.');
         let numbers = parts.by_ref().take_while(|part| is_number(part)).count();
         if numbers >= 2 && parts.next().is_some() {
@@ -196,6 +197,11 @@ mod tests {
             ("rank_3.node0.4242.4242.json", FileRole::Later),
             ("rank_3.node0.4242.firstfault.json", FileRole::Copy),
             ("rank_3.node0.4242.4242.child_9.json", FileRole::Child),
+            ("no_rank.node0.4242.json", FileRole::Main),
+            ("no_rank.node0.4242.4243.json", FileRole::Later),
+            ("no_rank.node0.4242.firstfault.json", FileRole::Copy),
+            ("no_rank.node0.4242.4242.child_9.json", FileRole::Child),
+            ("no_rank.node0.4242.box", FileRole::Skipped),
             ("config.json", FileRole::Json),
             ("error.yaml.json", FileRole::Json),
             ("agent0.err", FileRole::Log),

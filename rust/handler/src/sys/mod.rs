@@ -10,6 +10,7 @@ mod threads;
 use core::mem::MaybeUninit;
 
 pub use files::*;
+pub use libc::{CLOCK_BOOTTIME, CLOCK_REALTIME};
 pub use signals::*;
 pub use threads::*;
 

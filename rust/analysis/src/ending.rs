@@ -1,0 +1,196 @@
+//! Whether the last traceback of an output is the end of it, or was printed in passing.
+
+use crate::traceback::is_start;
+use std::collections::BTreeMap;
+
+/// What interpreters, torch and loggers print after the exception that ends a process.
+const TEARDOWN: &[&str] = &[
+    "[W",
+    "[E",
+    "[I",
+    "[F",
+    "frame #",
+    "Exception ignored ",
+    "Exception raised from ",
+    "resource_tracker",
+    "terminate called",
+    "Fatal Python error",
+    "Extension modules:",
+    "Current thread ",
+    "Thread 0x",
+    "wandb:",
+    "*** ",
+    "Aborted",
+    "Error in atexit",
+    "Error in sys.excepthook",
+    "srun: ",
+    "slurmstepd: ",
+    "Terminated",
+    "Killed",
+];
+
+const TEARDOWN_PARTS: &[&str] = &[
+    "destroy_process_group",
+    "resource_tracker",
+    "leaked semaphore",
+    "leaked shared_memory",
+    "Warning: ",
+    "ProcessGroup",
+    "TCPStore",
+    "TORCH_NCCL",
+    "NCCL WARN",
+    "NCCL INFO",
+    "(most recent call first)",
+];
+
+/// Returns how many lines of other output follow the last traceback of a text, those of a teardown not counted; `None`
+/// where there is no traceback.
+pub(crate) fn lines_after(text: &str) -> Option<usize> {
+    let lines: Vec<&str> = text.lines().collect();
+    let ignored = |index: usize| index > 0 && is_ignored(lines[index - 1]);
+    let start = (0..lines.len())
+        .rev()
+        .find(|&index| is_start(lines[index].trim()) && !ignored(index))?;
+    let mut rest = lines[start + 1..]
+        .iter()
+        .copied()
+        .skip_while(|line| line.starts_with(' ') || line.trim().is_empty());
+    rest.next();
+    let rest: Vec<&str> = rest.collect();
+    // A message goes on until an empty line, or until lines come that no message has.
+    let mut shapes: BTreeMap<String, usize> = BTreeMap::new();
+    let unindented = |line: &&&str| !line.starts_with([' ', '\t']);
+    for line in rest
+        .iter()
+        .take_while(|line| !line.trim().is_empty())
+        .filter(unindented)
+    {
+        *shapes.entry(shape(line)).or_default() += 1;
+    }
+    let of_loop = |line: &str| {
+        let shape = shape(line);
+        shape.contains('#') && shapes.get(&shape).is_some_and(|&count| count > 1)
+    };
+    let own = rest.iter().position(|line| {
+        line.trim().is_empty()
+            || !line.starts_with([' ', '\t'])
+                && (of_loop(line) || is_log(line))
+                && !is_teardown(line)
+    });
+    let mut after = 0;
+    let mut quiet = false;
+    for line in rest.iter().skip(own.unwrap_or(rest.len())) {
+        let indented = line.starts_with([' ', '\t']);
+        if is_teardown(line) {
+            quiet = true;
+        } else if (indented || is_start(line.trim())) && quiet || line.trim().is_empty() {
+            // Belongs to the line before.
+        } else if quiet && is_exception(line) {
+            quiet = false;
+        } else {
+            quiet = false;
+            after += 1;
+        }
+    }
+    Some(after)
+}
+
+/// Returns whether a line announces an exception that ends nothing. Source: Python/errors.c, Modules/atexitmodule.c
+pub(crate) fn is_ignored(line: &str) -> bool {
+    line.starts_with("Exception ignored ") || line.starts_with("Error in atexit._run_exitfuncs")
+}
+
+/// Returns whether torch's own hook for uncaught exceptions printed a traceback. Source: torch/distributed/distributed_c10d.py
+pub(crate) fn is_uncaught(raw: &str) -> bool {
+    raw.lines().any(|line| {
+        let rest = line
+            .strip_prefix("[rank")
+            .and_then(|rest| rest.split_once("]: "));
+        rest.is_some_and(|(_, rest)| is_start(rest))
+    })
+}
+
+fn is_teardown(line: &str) -> bool {
+    let line = line.trim_start();
+    TEARDOWN.iter().any(|start| line.starts_with(start))
+        || TEARDOWN_PARTS.iter().any(|part| line.contains(part))
+}
+
+fn is_exception(line: &str) -> bool {
+    let (class, _) = crate::traceback::split(line);
+    class.ends_with("Error") || class.ends_with("Exception") || class.ends_with("Interrupt")
+}
+
+/// A line as loggers write them: it begins with a level or a date.
+fn is_log(line: &str) -> bool {
+    let line = line.trim_start_matches(['[', '(']);
+    let level = ["INFO", "DEBUG", "WARNING", "ERROR", "CRITICAL"]
+        .iter()
+        .any(|level| line.starts_with(level));
+    let digits = |text: &str| text.bytes().take_while(u8::is_ascii_digit).count();
+    let year = digits(line);
+    let date = year == 4 && line[4..].starts_with(['-', '/']) && digits(&line[5..]) == 2;
+    let time = year == 2 && line[2..].starts_with(':') && digits(&line[3..]) == 2;
+    level || date || time
+}
+
+/// A line without its numbers.
+fn shape(line: &str) -> String {
+    let mut out = String::new();
+    for c in line.chars() {
+        if !c.is_ascii_digit() {
+            out.push(c);
+        } else if !out.ends_with('#') {
+            out.push('#');
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ERROR: &str = "Traceback (most recent call last):\n  File \"t.py\", line 7, in main\n    open(x)\nOSError: no";
+
+    #[test]
+    fn an_exception_at_the_end_is_the_end() {
+        let teardown =
+            "[W1129 20:01:41 ProcessGroup.cpp:1] Warning: destroy_process_group() was not called\n";
+        let ignored = "Exception ignored in: <function f>\nTraceback (most recent call last):\n  File \"a\", line 1, in f\nAssertionError: x\n";
+        for tail in [
+            "",
+            "\n",
+            "\nsecond line of it\n",
+            "\nCUDA kernel errors might be late\nFor debugging use 1\n\n",
+            &format!("\n{teardown}"),
+            &format!("\n{ignored}"),
+            &format!("\n\n{teardown}{ignored}"),
+        ] {
+            assert_eq!(lines_after(&format!("{ERROR}{tail}")), Some(0), "{tail}");
+        }
+    }
+
+    #[test]
+    fn an_exception_before_other_output_is_not() {
+        for tail in [
+            "\nstep 1\nstep 2\n",
+            "\nINFO:root:retrying\nok\n",
+            "\n2026-11-29 20:00:01 step\n1\n",
+            "\n\nnext\nepoch\n",
+        ] {
+            assert_eq!(lines_after(&format!("{ERROR}{tail}")), Some(2), "{tail}");
+        }
+        assert_eq!(lines_after("step 1\n"), None);
+    }
+
+    #[test]
+    fn torchs_own_hook_tells_what_was_not_caught() {
+        assert!(is_uncaught(
+            "x\n[rank3]: Traceback (most recent call last):\n"
+        ));
+        assert!(!is_uncaught(
+            "[default3]: Traceback (most recent call last):\n[rank3]:[W x] y\n"
+        ));
+    }
+}

@@ -28,7 +28,7 @@ test-all: $(VENV)/built  ## the same, and those that take long
 
 lint: $(VENV)/built  ## check formatting, lints, types, the stub and the symbols of the signal handler
 	cargo fmt --all --check
-	cargo clippy --quiet --locked --workspace --exclude firstfault-audit --all-targets -- -D warnings
+	cargo clippy --quiet --locked --workspace --exclude firstfault-audit --exclude firstfault-audit-unwind --all-targets -- -D warnings
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy

@@ -25,6 +25,7 @@ SAMPLES = 5
 def main() -> None:
     """Run all comparisons."""
     interpreter_start()
+    native_stacks()
     # The other comparisons share one process that has torch already.
     import torch.distributed.elastic.multiprocessing.errors  # noqa: F401
 
@@ -54,6 +55,50 @@ def interpreter_start() -> None:
             name,
             f"{seconds * 1e3:.2f}",
             f"+{(seconds - times['bare interpreter']) * 1e3:.2f}",
+        )
+
+
+CRASH = """
+import ctypes, threading
+from firstfault import record
+@record
+def main():
+    started, never = threading.Semaphore(0), threading.Event()
+    def wait():
+        started.release()
+        never.wait()
+    for _ in range({count}):
+        threading.Thread(target=wait, daemon=True).start()
+    for _ in range({count}):
+        started.acquire()
+    ctypes.string_at(0)
+main()
+"""
+
+
+def native_stacks() -> None:
+    """Compare what the stages of a crash take with few and with many threads."""
+    headline("stages of a crash, milliseconds", "own native, others' native, all")
+    for count in 1, 50, 500:
+        taken: dict[str, list[float]] = {}
+        for _ in range(SAMPLES * 3):
+            with tempfile.TemporaryDirectory() as directory:
+                path = Path(directory) / "error.json"
+                subprocess.run(
+                    [sys.executable, "-c", CRASH.format(count=count - 1)],
+                    env={**os.environ, "TORCHELASTIC_ERROR_FILE": str(path)},
+                    stderr=subprocess.DEVNULL,
+                    check=False,
+                )
+                section = json.loads(path.read_bytes())["firstfault"]
+            for stage in section["stages"]:
+                taken.setdefault(stage["name"], []).append(stage["us"] / 1e3)
+        middle = {name: statistics.median(times) for name, times in taken.items()}
+        own, others = middle["own_native_stack"], middle["other_native_stacks"]
+        row(
+            f"{count} threads",
+            f"{own:.2f}",
+            f"{others:.2f} {sum(middle.values()):.2f}",
         )
 
 

@@ -74,6 +74,7 @@ def crash(
     program: str = "crash.py",
     while_ready: Callable[[int], None] | None = None,
     limits: Callable[[], None] | None = None,
+    library: Path | None = None,
 ) -> Crashed:
     """Run steps in a process of their own, with the error file in a directory.
 
@@ -91,7 +92,7 @@ def crash(
     process = subprocess.Popen(
         [
             *(*prefix, sys.executable, PROGRAMS / program),
-            *(faults_library(), under, context),
+            *(library or faults_library(), under, context),
             *(*before, "--", *steps),
         ],
         env=clean_environment(**{**default, **(env or {})}),

@@ -24,7 +24,7 @@ def firstfault(
 
 def test_help_lists_every_command() -> None:
     text = firstfault("--help").stdout.decode()
-    for command in ("report", "schema", "demo"):
+    for command in ("report", "show", "schema", "demo"):
         assert f"\n  {command} " in text
 
 

@@ -1,7 +1,6 @@
 """Exceptions as facts: bounded, and whatever the exception does to prevent it."""
 
 import json
-import time
 from collections.abc import Callable
 from itertools import pairwise
 
@@ -201,13 +200,11 @@ HOSTILE: list[Callable[[], BaseException]] = [
 
 
 @pytest.mark.parametrize("make_error", HOSTILE, ids=lambda f: f.__name__)
-def test_whatever_it_is_the_record_is_small_and_soon_made(
+def test_whatever_it_is_the_record_is_small(
     make_error: Callable[[], BaseException],
 ) -> None:
     error = make_error()
-    started = time.perf_counter()
     made = record(error)
-    assert time.perf_counter() - started < 2
     assert len(made.content) < 512 * 1024
     parsed = json.loads(made.content)
     assert parsed["message"]["extraInfo"]["timestamp"].isdigit()

@@ -3,19 +3,31 @@
 # that runs in a dying process, a missing one means that the audit no longer links the handler.
 # All of symbols.txt is in signal-safety(7), or is a bare system call (dup3, mmap, munmap, prctl, syscall), or touches
 # memory of its own alone (bcmp, memcpy, memset, sigaddset, __errno_location).
+# The unwinder runs after the first commit, in a guarded stage. Its list has firstfault_panic_reached too: framehop and
+# gimli index into tables, and a panic there is the end of that stage. It has no firstfault_allocator_reached.
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
 target=${CARGO_TARGET_DIR:-$here/../../target}
-cargo build --quiet --locked --profile audit -p firstfault-audit
-objects=$(mktemp -d)
-trap 'rm -r "$objects"' EXIT
-archive=$(cd "$target/audit" && pwd)/libfirstfault_audit.a
-# The archive holds compiler-builtins too; the handler is in the one object of this crate.
-(cd "$objects" && ar x "$archive" "$(ar t "$archive" | grep '^firstfault_audit')")
-nm --undefined-only --format=just-symbols "$objects"/*.o | LC_ALL=C sort -u >"$objects/found"
-if ! diff "$here/symbols.txt" "$objects/found" >"$objects/difference"; then
-    echo "The signal handler needs other symbols than rust/audit/symbols.txt lists (< listed, > found):"
-    cat "$objects/difference"
-    exit 1
-fi
-echo "symbol audit: $(wc -l <"$here/symbols.txt") symbols, all listed"
+
+# audit NAME LIST WHAT
+audit() {
+    cargo build --quiet --locked --profile audit -p "firstfault-$1"
+    objects=$(mktemp -d)
+    trap 'rm -r "$objects"' EXIT
+    library=$(echo "firstfault-$1" | tr - _)
+    archive=$(cd "$target/audit" && pwd)/lib$library.a
+    # The archive holds compiler-builtins too; the code is in the one object of this crate.
+    (cd "$objects" && ar x "$archive" "$(ar t "$archive" | grep "^$library-")")
+    nm --undefined-only --format=just-symbols "$objects"/*.o | LC_ALL=C sort -u >"$objects/found"
+    if ! diff "$2" "$objects/found" >"$objects/difference"; then
+        echo "$3 needs other symbols than $2 lists (< listed, > found):"
+        cat "$objects/difference"
+        exit 1
+    fi
+    echo "symbol audit: $3: $(wc -l <"$2") symbols, all listed"
+    rm -r "$objects"
+}
+
+audit audit "$here/symbols.txt" "the signal handler"
+audit audit-unwind "$here/unwind/symbols.txt" "the unwinder"
+trap - EXIT

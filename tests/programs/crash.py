@@ -125,6 +125,23 @@ class Steps:
         os.write(int(descriptor), b"x")
 
     @staticmethod
+    def through(fault: str) -> None:
+        released.stack_outer(library_function(fault))
+
+    @staticmethod
+    def deep(depth: str, fault: str) -> None:
+        released.stack_deep(int(depth), library_function(fault))
+
+    @staticmethod
+    def native_through(fault: str) -> None:
+        """Go through the functions in a thread that Python knows nothing of."""
+        released.in_native_thread_through(library_function(fault))
+
+    @staticmethod
+    def load_and_call(library: str, fault: str) -> None:
+        getattr(ctypes.CDLL(library), fault)()
+
+    @staticmethod
     def os_abort() -> None:
         os.abort()
 

@@ -9,7 +9,7 @@ use crate::records::{choose, drop_copies};
 use crate::scan::{Evidence, FileRole, Record, RunPath, Slot, run_id};
 use crate::schema::DamagedFile;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// A job's evidence, by attempt and rank.
 #[derive(Debug, Default)]
@@ -61,6 +61,8 @@ pub(crate) struct RankEvidence {
     pub(crate) output_whole: bool,
     /// Whether its stderr shows a traceback that torch's hook for uncaught exceptions printed.
     pub(crate) uncaught: bool,
+    /// Whether `output` is what its launcher's summary shows of it.
+    pub(crate) by_summary: bool,
     pub(crate) damaged: Option<String>,
     /// Whether its number follows from nothing but the order of the directories.
     pub(crate) assumed: bool,
@@ -108,6 +110,7 @@ impl RankEvidence {
             output_path: None,
             output_whole: false,
             uncaught: false,
+            by_summary: false,
             damaged: None,
             assumed: false,
             nameless: false,
@@ -193,11 +196,18 @@ pub(crate) fn assemble(mut evidence: Evidence, options: &Options) -> Job {
             .push(format!("{files} without a rank are numbered as they come"));
     }
     for (file, slot) in std::mem::take(&mut evidence.damaged) {
-        let of = slot
-            .as_ref()
-            .and_then(|slot| Some((slot.attempt, numbers.rank(slot)?)));
-        let rank = of.and_then(|(attempt, rank)| job.attempts.get_mut(&attempt)?.get_mut(&rank));
-        if let Some(evidence) = rank {
+        let of = slot.as_ref().and_then(|slot| {
+            Some((
+                slot.attempt,
+                numbers.rank(slot)?,
+                HostKey::Run(slot.run.clone()),
+            ))
+        });
+        let of = of.or_else(|| archived(Path::new(&file.path)));
+        let role = Path::new(&file.path).file_name().map(crate::scan::role);
+        let own = role.is_some_and(|role| role.is_error_file() && role != FileRole::Child);
+        if let Some((attempt, rank, host)) = of.filter(|_| own) {
+            let evidence = job.rank(attempt, rank, None, host);
             evidence.damaged.get_or_insert_with(|| file.path.clone());
         }
         job.damaged.push(file);
@@ -258,6 +268,14 @@ fn run_of<'a>(record: &'a Record, names: &'a HashMap<RunPath, String>) -> &'a st
     section
         .and_then(|section| section.rank.run_id.as_deref())
         .unwrap_or("")
+}
+
+/// The attempt and the rank that the path of an archived record tells: `attempt_0/rank_3.host.4242.json`.
+fn archived(path: &Path) -> Option<(u32, u32, HostKey)> {
+    let name = path.file_name()?.to_str()?.strip_prefix("rank_")?;
+    let rank = name.split('.').next()?.parse().ok()?;
+    let attempt = crate::scan::attempt_of(path.parent()?)?;
+    Some((attempt, rank, HostKey::Name(String::new())))
 }
 
 fn attempt_of(record: &Record) -> u32 {

@@ -275,7 +275,14 @@ impl Attempt<'_> {
             confidence = Confidence::High;
             reasons.push("its launcher's exit status and its own text agree".to_owned());
         }
-        if rule.role == Role::Ambiguous {
+        if rule.id == "damaged-record" {
+            let certain = self.victims() > 0 && also.is_empty();
+            confidence = if certain {
+                Confidence::Medium
+            } else {
+                Confidence::Low
+            };
+        } else if rule.role == Role::Ambiguous {
             confidence = Confidence::Low;
             reasons.push("such a failure can have a cause outside the process, and nothing from its host tells".to_owned());
         }

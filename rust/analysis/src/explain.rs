@@ -23,6 +23,10 @@ pub(crate) fn explain(
             (None, _) if outcome.passing().is_some() => {
                 lines.push(format!("rank {rank} left no error file"));
             }
+            (None, file) if outcome.evidence.by_summary => lines.push(format!(
+                "its launcher's summary shows it: {} ({file})",
+                outcome.telling_line().map_or("", |(_, line)| line)
+            )),
             (None, file) => match outcome.telling_line() {
                 Some((0, line)) => lines.push(format!(
                     "rank {rank} left no error file, its stderr says: {} ({file})",

@@ -345,17 +345,27 @@ pub struct Frame {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct NativeFrame {
-    /// The return address, as hexadecimal text.
+    /// The instruction, or the address that a call returns to, as hexadecimal text.
     pub address: String,
     /// The index into `modules`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub module: Option<usize>,
-    /// The offset from the module's start, as hexadecimal text.
+    /// The offset of the instruction from the module's start, as hexadecimal text. For a call it lies inside the call
+    /// and not behind it: one byte before the return address.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub offset: Option<String>,
     /// The function, where known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub symbol: Option<String>,
+    /// Its source file, where a reader found it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub file: Option<String>,
+    /// The line in it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub line: Option<u32>,
+    /// Whether a reader found this function inlined into the one of the next frame.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub inlined: bool,
 }
 
 /// A loaded object.

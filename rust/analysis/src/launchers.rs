@@ -35,8 +35,15 @@ impl Job {
                     numbers.base(run, attempt) == Some(base) && !numbers.is_assumed(run, attempt)
                 })
             };
-            let run = by_name.or_else(by_rank);
+            // One launcher and one run directory belong together.
+            let alone = || (runs.len() == 1 && agents.len() == 1).then(|| runs.first())?;
+            let run = by_name.or_else(by_rank).or_else(alone);
             self.stray_launcher |= run.is_none();
+            let last = if agent.failed.is_empty() {
+                attempt
+            } else {
+                last
+            };
             let host = match run {
                 Some(run) => HostKey::Run(run.clone()),
                 None => HostKey::Name(
@@ -65,18 +72,43 @@ impl Job {
                     forced,
                     asked,
                 });
+                if evidence.record.is_none() && !entry.traceback.is_empty() {
+                    evidence.output =
+                        crate::traceback::strip_prefixes(&entry.traceback).into_owned();
+                    evidence.output_path = Some(agent.path.clone());
+                    // It is of an error file: what left `main`.
+                    (evidence.uncaught, evidence.by_summary) = (true, true);
+                    evidence.output_whole = false;
+                }
             }
-            if let Some(run) = run {
+            // A launcher that was ended, or names one worker, tells of an attempt even where no worker left anything.
+            if run.is_none() && agent.entries.is_empty() && agent.signalled.is_some() {
+                self.attempts.entry(last).or_default();
+            }
+            {
+                let stated = agent
+                    .entries
+                    .first()
+                    .and_then(|entry| entry.rank.checked_sub(entry.local_rank));
+                let free = self
+                    .all_ranks()
+                    .map(|rank| rank.rank.saturating_add(1))
+                    .max();
+                let free = if agents.len() == 1 {
+                    0
+                } else {
+                    free.unwrap_or(0)
+                };
                 for (attempt, failed) in (0..).zip(&agent.failed) {
-                    let Some(base) = numbers.base(run, attempt) else {
-                        continue;
-                    };
+                    let told = run.and_then(|run| numbers.base(run, attempt)).or(stated);
+                    let base = told.unwrap_or(free);
                     let evidence = self.rank(
                         attempt,
                         base.saturating_add(failed.local_rank),
                         Some(failed.local_rank),
                         host.clone(),
                     );
+                    evidence.assumed |= told.is_none();
                     let source = format!("{at}:{}", failed.line);
                     let (asked, forced) = agent.ended(failed.pid);
                     evidence.status.get_or_insert(Status {
@@ -89,7 +121,7 @@ impl Job {
                 }
             }
             let known = self.hosts.entry(host).or_default();
-            known.reported |= !agent.entries.is_empty();
+            known.reported |= !agent.entries.is_empty() || agent.succeeded;
             known.signalled = agent
                 .signalled
                 .clone()

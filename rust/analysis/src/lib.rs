@@ -22,6 +22,7 @@ pub mod parse;
 pub mod report;
 pub mod scan;
 pub mod schema;
+pub mod symbolize;
 pub mod traceback;
 pub mod verdict;
 

@@ -20,6 +20,8 @@ pub struct AgentLog {
     pub forced: Vec<u32>,
     /// The signal that ended the launcher itself.
     pub signalled: Option<Signalled>,
+    /// Whether it says that its workers ended well.
+    pub succeeded: bool,
 }
 
 /// One worker in torchrun's summary.
@@ -42,6 +44,8 @@ pub struct Entry {
     pub local_time: Option<i64>,
     /// Its error file; `None` for `<N/A>`.
     pub error_file: Option<PathBuf>,
+    /// The traceback that torchrun shows of it; empty where it shows another text.
+    pub traceback: String,
 }
 
 /// A line `failed (exitcode: -11) local_rank: 1 (pid: 6980)`.
@@ -92,49 +96,121 @@ pub fn agent(path: &Path, text: &str) -> Option<AgentLog> {
     };
     let mut entry = Entry::default();
     let mut in_entry = false;
+    // How many bytes stand before each line of the traceback that is being read.
+    let mut traceback: Option<usize> = None;
     for (index, line) in text.lines().enumerate() {
         let line_number = index + 1;
+        if let (Some(margin), Some(entry)) = (traceback, log.entries.last_mut()) {
+            let rest = line.get(margin..).unwrap_or("");
+            // The next entry, or a rule below the last.
+            if !rest.starts_with("  ") {
+                traceback = None;
+            } else if entry.traceback.len() < MAX_TRACEBACK {
+                entry.traceback.push_str(&rest[2..]);
+                entry.traceback.push('\n');
+                continue;
+            } else {
+                continue;
+            }
+        }
         // Every line of interest holds one of these; most logs are millions of others.
-        let Some(colon) = memchr::memchr(b':', line.as_bytes()) else {
+        if memchr::memchr(b':', line.as_bytes()).is_none() {
+            continue;
+        }
+        let Some((margin, key, value)) = keyed(line, in_entry) else {
+            other(&mut log, line, line_number);
             continue;
         };
-        let key = line[..colon].trim();
-        let value = line[colon + 1..].trim();
         match key {
             // A summary without whole entries is a worker's own output about something else.
-            "Failures" | "Root Cause (first observed failure)" if value.is_empty() => {
-                if key == "Failures" {
+            FAILURES | ROOT_CAUSE => {
+                if key == FAILURES {
                     log.entries.clear();
                 }
                 in_entry = true;
             }
-            "time" if in_entry => {
+            "time" => {
                 entry = Entry {
                     local_time: local_time(value),
                     ..Entry::default()
                 }
             }
-            "host" if in_entry => value.clone_into(&mut entry.host),
-            "rank" if in_entry => {
+            "host" => value.clone_into(&mut entry.host),
+            "rank" => {
                 if let Some((rank, local_rank)) = ranks(value) {
                     (entry.rank, entry.local_rank, entry.line) = (rank, local_rank, line_number);
                 }
             }
-            "exitcode" if in_entry => (entry.status, entry.pid) = status(value),
-            "error_file" if in_entry => {
+            "exitcode" => (entry.status, entry.pid) = status(value),
+            "error_file" => {
                 entry.error_file = (value != "<N/A>").then(|| PathBuf::from(value));
                 if entry.line > 0 {
                     log.entries.push(std::mem::take(&mut entry));
                 }
             }
-            _ => other(&mut log, line, line_number),
+            _ => {
+                if let Some(entry) = log.entries.last_mut()
+                    && value.starts_with("Traceback (most recent call last)")
+                {
+                    entry.traceback = format!("{value}\n");
+                    traceback = Some(margin);
+                }
+            }
         }
     }
     let empty = log.entries.is_empty()
         && log.failed.is_empty()
         && log.closed.is_empty()
-        && log.signalled.is_none();
+        && log.signalled.is_none()
+        && !log.succeeded;
     (!empty).then_some(log)
+}
+
+const FAILURES: &str = "Failures";
+const ROOT_CAUSE: &str = "Root Cause (first observed failure)";
+
+/// The fields of an entry, in torchrun's own form.
+const KEYS: &[&str] = &[
+    "time",
+    "host",
+    "rank",
+    "exitcode",
+    "error_file",
+    "traceback",
+];
+
+/// At most so many bytes of a traceback in a summary are kept.
+const MAX_TRACEBACK: usize = 64 << 10;
+
+/// Returns what stands before a line of a summary, in bytes, its key and its value.
+///
+/// srun, docker and kubectl put a label or a time before each line.
+fn keyed(line: &str, in_entry: bool) -> Option<(usize, &str, &str)> {
+    let line = line.trim_end();
+    for title in [FAILURES, ROOT_CAUSE] {
+        let before = line
+            .strip_suffix(':')
+            .and_then(|line| line.strip_suffix(title));
+        if let Some(before) = before.filter(|before| is_label(before)) {
+            return Some((before.len(), title, ""));
+        }
+    }
+    if !in_entry {
+        return None;
+    }
+    KEYS.iter().find_map(|key| {
+        let key_and_colon = format!("{key:<10}:");
+        let at = line.find(&key_and_colon)?;
+        let margin = line[..at]
+            .strip_suffix("  ")
+            .filter(|before| is_label(before))?
+            .len();
+        Some((margin, *key, line[at + key_and_colon.len()..].trim()))
+    })
+}
+
+fn is_label(text: &str) -> bool {
+    text.len() <= 120 && (text.is_empty() || text.ends_with([' ', '\t', ':', ']', '|', '>']))
 }
 
 fn other(log: &mut AgentLog, line: &str, line_number: usize) {
@@ -161,6 +237,8 @@ fn other(log: &mut AgentLog, line: &str, line_number: usize) {
             rest.split_once(" via ")
                 .and_then(|(pid, _)| pid.parse::<u32>().ok()),
         );
+    } else if line.contains("worker group successfully finished") {
+        log.succeeded = true;
     } else if line.contains("death signal, shutting down workers")
         || line.contains("SignalException: Process ")
     {
@@ -255,6 +333,34 @@ mod tests {
         assert_eq!(
             (cause.error_file.as_ref(), cause.local_time),
             (None, Some(1_795_970_006))
+        );
+    }
+
+    #[test]
+    fn what_stands_before_each_line_does_not_matter() {
+        let bare = agent(Path::new("a"), LOG).unwrap();
+        assert!(bare.entries[0].traceback.starts_with("Traceback"));
+        for label in [
+            "2026-11-29T20:01:41.461000000Z ",
+            "[node0] ",
+            "0: ",
+            "pod/a-0 trainer | ",
+            "2026-11-29 20:01:41,461 x: ",
+        ] {
+            let text: String = LOG.lines().map(|line| format!("{label}{line}\n")).collect();
+            assert_eq!(agent(Path::new("a"), &text).unwrap(), bare, "{label}");
+        }
+    }
+
+    #[test]
+    fn a_summary_shows_the_traceback_of_each() {
+        let shown = "Traceback (most recent call last):\n    File \"t.py\", line 1, in main\n  OSError: [Errno 28] x\n  \n  second\n";
+        let text = LOG.replace("Traceback (most recent call last):\n", shown);
+        let log = agent(Path::new("a"), &text).unwrap();
+        assert_eq!(log.entries[0].traceback, shown.replace("\n  ", "\n"));
+        assert_eq!(
+            (log.entries[1].rank, log.entries[1].traceback.as_str()),
+            (8, "")
         );
     }
 

@@ -109,8 +109,19 @@ impl Outcome<'_> {
 
     fn by_status(&mut self, reported: bool) {
         let Some(status) = &self.evidence.status else {
-            // A launcher lists every worker that did not end well.
-            if reported && self.evidence.damaged.is_none() {
+            if self.evidence.damaged.is_some() {
+                self.title = "its error file is damaged".to_owned();
+                let rule = rules().by_id("damaged-record");
+                let fingerprint = Fingerprint::of(&rule.category, "", "", std::iter::empty());
+                self.set(Finding {
+                    rule,
+                    pointers: Vec::new(),
+                    relay: false,
+                    fingerprint,
+                    headline: self.title.clone(),
+                });
+            } else if reported {
+                // A launcher lists every worker that did not end well.
                 self.end = End::Succeeded;
             }
             return;
@@ -296,7 +307,11 @@ fn native_place(section: &Section) -> Option<String> {
         .iter()
         .find(|thread| thread.crashed)
         .or(section.threads.first())?;
-    let frame = thread.native.first()?;
+    // The innermost that is in a file: after a call through a null pointer, the caller.
+    let frame = thread
+        .native
+        .iter()
+        .find(|frame| frame.module.is_some() || frame.symbol.is_some())?;
     if let Some(symbol) = &frame.symbol {
         return Some(format!("in {symbol}"));
     }

@@ -1,9 +1,9 @@
 //! Finds and reads a job's evidence below some paths: error files, worker directories, launchers' logs. Parallel, bounded.
 
 mod names;
-mod read;
+pub(crate) mod read;
 
-pub(crate) use names::{FileRole, RunPath, attempt_of, run_id};
+pub(crate) use names::{FileRole, RunPath, attempt_of, role, run_id};
 pub use read::{MAX_FILE_BYTES, MAX_LOG_BYTES};
 
 use crate::error::Error;
@@ -23,6 +23,9 @@ pub const MAX_DEPTH: usize = 32;
 
 /// At most this much of the end of a worker's own output is read, in bytes.
 pub const MAX_OUTPUT_BYTES: usize = 256 << 10;
+
+/// Why a file that the user named is left out.
+const STRANGER: &str = "neither an error file nor a launcher's log";
 
 /// Everything found below the paths, read but not yet judged. Sorted by path.
 #[derive(Debug, Default)]
@@ -80,7 +83,7 @@ impl Evidence {
             && self.terminated.is_empty()
             && self.slots.is_empty()
             && self.agents.is_empty()
-            && self.damaged.is_empty()
+            && self.damaged.iter().all(|(file, _)| file.reason == STRANGER)
     }
 
     fn absorb(&mut self, mut other: Self) {
@@ -300,12 +303,7 @@ fn file(path: &Path, place: &Place, named: bool) -> Evidence {
                 if named {
                     match logs::agent(path, &String::from_utf8_lossy(bytes)) {
                         Some(agent) => found.agents.push(agent),
-                        None => found.damage(
-                            path,
-                            slot,
-                            "neither an error file nor a launcher's log".into(),
-                            bytes,
-                        ),
+                        None => found.damage(path, slot, STRANGER.to_owned(), bytes),
                     }
                 }
             }

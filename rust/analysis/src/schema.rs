@@ -66,6 +66,16 @@ pub struct Report {
     pub incomplete: Vec<String>,
 }
 
+impl Report {
+    /// Returns whether nothing says that any rank failed, and nothing that all of them ended well.
+    pub fn is_undetermined(&self) -> bool {
+        self.root_cause.is_none()
+            && (self.ranks.succeeded.is_empty()
+                || !self.ranks.silent.is_empty()
+                || !self.damaged_files.is_empty())
+    }
+}
+
 /// The job, as far as its files tell.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Job {

@@ -13,7 +13,7 @@ impl Attempt<'_> {
         let collateral = self.with_end(End::Collateral);
         if timeouts.is_empty() && collateral.is_empty() && self.with_end(End::Terminated).is_empty()
         {
-            return None;
+            return self.preempted();
         }
         self.pointed_at(&timeouts)
             .or_else(|| self.preempted())
@@ -77,7 +77,17 @@ impl Attempt<'_> {
             signalled.text.trim(),
             signalled.line
         )];
-        let rule = rules().by_id("preempted");
+        let interrupted = ["got signal: 2", "SIGINT", "Received 2 "]
+            .iter()
+            .any(|name| {
+                signalled.text.trim_end().ends_with(name)
+                    || signalled.text.contains(&format!("{} ", name.trim_end()))
+            });
+        let rule = rules().by_id(if interrupted {
+            "interrupted"
+        } else {
+            "preempted"
+        });
         Some(Decision {
             subject: Subject::Host(key.clone()),
             rule,

@@ -260,7 +260,9 @@ fn title(attempt: &Attempt<'_>, decision: &Decision) -> String {
         (Some(outcome), _) if outcome.finding.is_some() && !outcome.title.is_empty() => {
             first_line(&outcome.title)
         }
-        (_, Subject::Host(_)) if decision.rule.id == "preempted" => {
+        (_, Subject::Host(_))
+            if matches!(decision.rule.id.as_str(), "preempted" | "interrupted") =>
+        {
             "the launcher was ended from outside".to_owned()
         }
         (_, Subject::Host(_)) => "nothing came back from this host".to_owned(),

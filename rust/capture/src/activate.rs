@@ -127,6 +127,7 @@ fn arm(targets: &[Target]) -> io::Result<()> {
         *armed = Some((targets.to_vec(), identity));
     }
     abort::install();
+    firstfault_unwind::prepare();
     threads::give_alternate_stack()?;
     install::install().map_err(errno)
 }

@@ -25,6 +25,11 @@ pub(crate) enum Command {
     /// from all its hosts; it needs neither Python nor torch.
     #[command(after_long_help = STATUS)]
     Report(Report),
+    /// Show one error file: what happened, and the stacks of all threads
+    ///
+    /// Native frames get their functions, files and lines from the modules' files on this machine, checked by build ID;
+    /// Python frames get their source lines where the source is here and not newer than the failure.
+    Show(Show),
     /// Print the JSON Schema of a file format
     Schema {
         /// Which format
@@ -40,9 +45,10 @@ pub(crate) enum Command {
     },
 }
 
-const STATUS: &str = "Exit status: 0 when a report was written (with --check: and nothing had failed); \
+const STATUS: &str = "Exit status: 0 when a report was written (with --check: and every rank ended well); \
                       1 with --check, when something had failed; \
-                      2 for wrong usage, or when nothing could be read or written.";
+                      2 for wrong usage, or when nothing could be read or written \
+                      (with --check also: when nothing says how the ranks ended).";
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Report {
@@ -55,12 +61,22 @@ pub(crate) struct Report {
     /// Write the report to a file, not to standard output
     #[arg(long, value_name = "FILE")]
     pub(crate) output: Option<PathBuf>,
-    /// Exit with status 1 when anything has failed
+    /// Exit with status 1 when anything has failed, with 2 when nothing says how the ranks ended
     #[arg(long)]
     pub(crate) check: bool,
     /// The number of ranks of the job, so that ranks which left nothing are missed
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) world_size: Option<u32>,
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Show {
+    /// The error file
+    #[arg(value_name = "FILE")]
+    pub(crate) file: PathBuf,
+    /// Print the record as JSON, with the functions of its native frames
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]

@@ -1,6 +1,6 @@
 //! What each command does, and its exit status.
 
-use crate::arguments::{Arguments, Command, Format, Report, SchemaOf};
+use crate::arguments::{Arguments, Command, Format, Report, SchemaOf, Show};
 use crate::{complain, no_colour};
 use firstfault_analysis::{Error, ErrorKind, Options, analyze, report, schema};
 use std::io::{self, IsTerminal, Write};
@@ -11,6 +11,7 @@ pub(crate) const USAGE: u8 = 2;
 pub(crate) fn run(arguments: Arguments) -> u8 {
     match arguments.command {
         Command::Report(arguments) => run_report(&arguments),
+        Command::Show(arguments) => run_show(&arguments),
         Command::Schema {
             format: SchemaOf::ErrorFile,
         } => print(&schema::error_file_schema(), 0),
@@ -35,7 +36,12 @@ fn run_report(arguments: &Report) -> u8 {
             return USAGE;
         }
     };
-    let status = u8::from(arguments.check && found.root_cause.is_some());
+    let status = match (arguments.check, &found.root_cause) {
+        (false, _) => 0,
+        (true, Some(_)) => 1,
+        (true, None) if found.is_undetermined() => USAGE,
+        (true, None) => 0,
+    };
     let text = match arguments.format {
         Format::Json => report::json::render(&found),
         Format::Markdown => report::markdown::render(&found),
@@ -54,6 +60,21 @@ fn run_report(arguments: &Report) -> u8 {
             USAGE
         }
     }
+}
+
+fn run_show(arguments: &Show) -> u8 {
+    let shown = match report::show::read(&arguments.file) {
+        Ok(shown) => shown,
+        Err(error) => {
+            complain(&format!("firstfault: {error}"));
+            return USAGE;
+        }
+    };
+    if arguments.json {
+        return print(&report::show::json(&shown), 0);
+    }
+    let colour = io::stdout().is_terminal() && !no_colour();
+    print(&report::show::text(&shown, colour), 0)
 }
 
 fn advice(error: &Error) -> &'static str {

@@ -10,8 +10,9 @@ use std::io::{self, IsTerminal, Write};
 
 /// Runs the command line and returns its exit status.
 ///
-/// `arguments` are those after the program's name. Output goes to the process's standard output and error. 0: done, and with `--check` nothing had failed; 1: with `--check`, something had; 2: wrong
-/// usage, or nothing could be read or written. A closed pipe ends the output quietly, with the status it would have had.
+/// `arguments` are those after the program's name. Output goes to the process's standard output and error. 0: done,
+/// and with `--check` every rank ended well; 1: with `--check`, something had failed; 2: wrong usage, nothing could be read
+/// or written, or with `--check` nothing says how the ranks ended. A closed pipe ends the output quietly, with the status it would have had.
 ///
 /// ```
 /// assert_eq!(firstfault::run(["report", "/nonexistent"]), 2);

@@ -54,6 +54,25 @@ fn reports_are_the_golden_ones() {
 }
 
 #[test]
+fn a_crash_is_shown_as_the_golden_one() {
+    let output = run(&["show", "../reports/show_crash.json"]);
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    let golden = data().join("reports/show_crash.txt");
+    if std::env::var_os("FIRSTFAULT_UPDATE").is_some() {
+        std::fs::write(&golden, &output.stdout).expect("writable");
+    }
+    let expected = std::fs::read_to_string(&golden).unwrap_or_default();
+    assert_eq!(stdout(&output), expected);
+    let json = stdout(&run(&["show", "../reports/show_crash.json", "--json"]));
+    let json: serde_json::Value = serde_json::from_str(&json).expect("JSON");
+    assert_eq!(
+        json["firstfault"]["threads"][0]["native"][2]["inlined"],
+        true
+    );
+    assert_eq!(json["without_symbols"][1]["reason"], "not on this machine");
+}
+
+#[test]
 fn the_function_that_crashed_is_in_the_first_lines() {
     let text = stdout(&run(&["report", "segv_0"]));
     let head: Vec<&str> = text.lines().take(3).collect();

@@ -299,15 +299,19 @@ pub(crate) fn collect(facts: &Facts) {
         return;
     }
     let mut pointer = [0_u8; size_of::<usize>()];
-    sys::read_memory(variable, &mut pointer);
+    if sys::read_memory(variable as u64, &mut pointer).is_err() {
+        return;
+    }
     let pointer = usize::from_ne_bytes(pointer);
     if pointer == 0 {
         return;
     }
-    // struct abort_msg_s { unsigned int size; char msg[0]; }: in pages of its own, so it does not end a mapping early.
+    // struct abort_msg_s { unsigned int size; char msg[0]; }: in pages of its own, so there is more to read than is kept.
     let mut text = [0_u8; 2048];
-    let read = sys::read_memory(pointer.wrapping_add(size_of::<c_uint>()), &mut text);
-    let text = text.get(..read).unwrap_or_default();
+    let start = pointer.wrapping_add(size_of::<c_uint>());
+    if sys::read_memory(start as u64, &mut text).is_err() {
+        return;
+    }
     let text = text.split(|byte| *byte == 0).next().unwrap_or_default();
     MESSAGE.set(text.trim_ascii_end().iter().copied());
 }

@@ -2,6 +2,7 @@
 
 use core::ffi::c_void;
 
+use crate::native::Registers;
 use crate::sys::{self, ClockError};
 use crate::termination;
 
@@ -58,12 +59,14 @@ pub struct Facts {
     pub program_counter: Option<u64>,
     /// Whether its stack was used up.
     pub is_stack_overflow: bool,
+    /// Where a walk over its stack starts.
+    pub registers: Option<Registers>,
 }
 
 impl Facts {
     /// Returns the facts of a signal that was just delivered to the calling thread.
     pub fn new(signal: i32, info: Option<&libc::siginfo_t>, context: *const c_void) -> Self {
-        let (program_counter, stack_pointer) = registers(context).unzip();
+        let registers = Registers::of_context(context);
         let code = info.map(|info| info.si_code);
         // Kernel codes are positive; zero and below were sent by somebody. Source: sigaction(2).
         let is_kernels = code.is_some_and(|code| code > 0);
@@ -94,12 +97,13 @@ impl Facts {
             process,
             thread: sys::thread_id(),
             thread_name: sys::thread_name(),
-            program_counter,
+            program_counter: registers.map(|registers| registers.program_counter),
+            registers,
             is_stack_overflow: signal == libc::SIGSEGV
-                && program_counter != address
-                && address
-                    .zip(stack_pointer)
-                    .is_some_and(|(address, pointer)| is_off_stack(address, pointer)),
+                && registers.map(|registers| registers.program_counter) != address
+                && address.zip(registers).is_some_and(|(address, registers)| {
+                    is_off_stack(address, registers.stack_pointer)
+                }),
         }
     }
 
@@ -127,31 +131,12 @@ fn is_off_stack(address: u64, stack_pointer: u64) -> bool {
     }
     let mut byte = [0];
     address.wrapping_sub(stack_pointer) <= FRAME_MAX
-        && sys::read_memory(stack_pointer as usize, &mut byte) == 0
-}
-
-/// Returns program counter and stack pointer.
-#[cfg(target_arch = "x86_64")]
-fn registers(context: *const c_void) -> Option<(u64, u64)> {
-    // SAFETY: a context that the kernel passed to a handler with SA_SIGINFO is a ucontext_t.
-    let context = unsafe { context.cast::<libc::ucontext_t>().as_ref() }?;
-    let registers = &context.uc_mcontext.gregs;
-    Some((
-        *registers.get(libc::REG_RIP as usize)? as u64,
-        *registers.get(libc::REG_RSP as usize)? as u64,
-    ))
-}
-
-#[cfg(target_arch = "aarch64")]
-fn registers(context: *const c_void) -> Option<(u64, u64)> {
-    // SAFETY: as for x86-64.
-    let context = unsafe { context.cast::<libc::ucontext_t>().as_ref() }?;
-    Some((context.uc_mcontext.pc, context.uc_mcontext.sp))
+        && sys::read_memory(stack_pointer, &mut byte).is_err()
 }
 
 /// Returns the interrupted stack pointer.
 pub fn stack_pointer(context: *const c_void) -> Option<usize> {
-    registers(context).map(|(_, stack_pointer)| stack_pointer as usize)
+    Registers::of_context(context).map(|registers| registers.stack_pointer as usize)
 }
 
 /// Makes the return from this signal handler lead where the return from an earlier, interrupted one would have led.

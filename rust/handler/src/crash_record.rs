@@ -93,6 +93,7 @@ pub(crate) fn write(
         identity,
         module: findings.module,
         own_stack: dump.get(..findings.own_stack_end).unwrap_or_default(),
+        shows_native: strength == Strength::Enriched,
         dump,
         preceded_by: configuration.preceded_by(),
         other_crashes: findings.other_crashes,

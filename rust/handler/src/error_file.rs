@@ -4,7 +4,8 @@ use firstfault_format::{SCHEMA_VERSION, SECTION, signals};
 
 use crate::context::{Facts, until_nul};
 use crate::json::Writer;
-use crate::modules::Module;
+use crate::modules::{self, Module};
+use crate::native::{self, Frame};
 use crate::{abort, park, python_stack, sys};
 
 /// How much of the Python stacks the text for people holds; all of them are in `threads`.
@@ -48,6 +49,8 @@ pub struct Record<'a> {
     pub module: Option<&'a Module>,
     /// The Python stack of the crashed thread, as CPython's dumper wrote it.
     pub own_stack: &'a [u8],
+    /// Whether native stacks have been looked for by now.
+    pub shows_native: bool,
     /// The whole dump, which the ranges of the parked threads point into.
     pub dump: &'a [u8],
     /// Earlier, provisional records of this process, as a JSON array's elements.
@@ -118,6 +121,18 @@ impl Record<'_> {
         self.write_head(writer);
         writer.close(b'}');
         writer.close(b'}');
+    }
+
+    /// The crashed thread's native frames: its instruction alone where no stack was walked.
+    pub(crate) fn native_frames(&self) -> impl Iterator<Item = Frame> {
+        let alone = self.facts.program_counter.map(|address| Frame {
+            address,
+            lookup: address,
+        });
+        let found = self.shows_native.then(native::crashed_frames);
+        let mut found = found.into_iter().flatten().peekable();
+        let alone = alone.filter(|_| found.peek().is_none());
+        found.chain(alone)
     }
 
     /// torch's part, which an unmodified torchrun shows.
@@ -266,24 +281,10 @@ impl Record<'_> {
         writer.key("crashed");
         writer.boolean(true);
         write_python_frames(writer, self.own_stack, &mut frames_cut);
-        if let Some(address) = self.facts.program_counter {
-            writer.key("native");
-            writer.open(b'[');
-            writer.open(b'{');
-            writer.key("address");
-            writer.hex(address);
-            if let Some(module) = self.module {
-                writer.key("module");
-                writer.number(0);
-                writer.key("offset");
-                writer.hex(address.wrapping_sub(module.base));
-            }
-            writer.close(b'}');
-            writer.close(b']');
-        }
+        write_native_frames(writer, self.native_frames());
         writer.close(b'}');
         let mut slots_cut = 0_usize;
-        for slot in park::slots() {
+        for (index, slot) in park::slots().iter().enumerate() {
             // Of a snapshot the dump is cut, so that a cancelled job does not flood its file system.
             if slot.dumped().end > self.dump.len() {
                 slots_cut = slots_cut.saturating_add(1);
@@ -305,6 +306,7 @@ impl Record<'_> {
                     self.dump.get(slot.dumped()).unwrap_or_default(),
                     &mut frames_cut,
                 );
+                write_native_frames(writer, native::frames_of_slot(index));
             } else {
                 writer.key("state");
                 writer.string(b"did not answer");
@@ -315,26 +317,21 @@ impl Record<'_> {
         let total = park::total().saturating_add(1);
         writer.key("threads_total");
         writer.number(total as i64);
-        if let Some(module) = self.module {
-            writer.key("modules");
-            writer.open(b'[');
-            writer.open(b'{');
-            writer.key("path");
-            writer.string(module.path());
-            writer.key("base");
-            writer.hex(module.base);
-            writer.close(b'}');
-            writer.close(b']');
+        if self.shows_native {
+            write_modules(writer);
         }
         let slots = park::slots().len().saturating_sub(slots_cut);
         let threads_cut = total.saturating_sub(slots.saturating_add(1));
-        if threads_cut > 0 || frames_cut > 0 {
+        let stacks_cut = native::stacks_cut();
+        if threads_cut > 0 || frames_cut > 0 || stacks_cut > 0 {
             writer.key("truncated");
             writer.open(b'{');
             writer.key("threads");
             writer.number(threads_cut as i64);
             writer.key("python_frames");
             writer.number(frames_cut);
+            writer.key("native_stacks");
+            writer.number(stacks_cut as i64);
             writer.close(b'}');
         }
     }
@@ -359,6 +356,57 @@ fn write_python_frames(writer: &mut Writer<'_>, text: &[u8], cut: &mut i64) {
         }
         writer.key("function");
         writer.string(frame.function);
+        writer.close(b'}');
+    }
+    writer.close(b']');
+}
+
+/// `offset` lies inside the instruction: for a call, one byte before the address that it returns to.
+fn write_native_frames(writer: &mut Writer<'_>, frames: impl Iterator<Item = Frame>) {
+    let mut frames = frames.peekable();
+    if frames.peek().is_none() {
+        return;
+    }
+    writer.key("native");
+    writer.open(b'[');
+    for frame in frames {
+        writer.open(b'{');
+        writer.key("address");
+        writer.hex(frame.address);
+        if let Some(module) = modules::module_of(frame.lookup)
+            && let Some(number) = module.number()
+        {
+            writer.key("module");
+            writer.number(i64::from(number));
+            writer.key("offset");
+            writer.hex(frame.lookup.wrapping_sub(module.base));
+        }
+        writer.close(b'}');
+    }
+    writer.close(b']');
+}
+
+fn write_modules(writer: &mut Writer<'_>) {
+    let mut modules = modules::used().peekable();
+    if modules.peek().is_none() {
+        return;
+    }
+    writer.key("modules");
+    writer.open(b'[');
+    for module in modules {
+        writer.open(b'{');
+        writer.key("path");
+        writer.string(module.path());
+        if !module.build_id().is_empty() {
+            writer.key("build_id");
+            writer.begin_string();
+            for byte in module.build_id() {
+                writer.text_hex_byte(*byte);
+            }
+            writer.end_string();
+        }
+        writer.key("base");
+        writer.hex(module.base);
         writer.close(b'}');
     }
     writer.close(b']');

@@ -1,6 +1,7 @@
 //! The guarded foreign stages: code of others that runs in the dying process, by function pointer.
 //!
-//! The only one so far is CPython's own dumper of a thread's Python stack. Its symbol is private in most versions, but
+//! One is the unwinder that reads the modules' unwind tables. The other is CPython's own dumper of a thread's Python
+//! stack. Its symbol is private in most versions, but
 //! `faulthandler.register` puts a function of that module into a signal's action, from which the caller of
 //! [`take_python_dumper`] reads it back. Called directly, it writes the calling thread's stack to a descriptor whose
 //! number it was registered with. It needs neither the GIL nor memory.
@@ -9,7 +10,30 @@
 
 use core::sync::atomic::{AtomicI32, AtomicU64, AtomicUsize, Ordering};
 
-use crate::sys;
+use crate::native::{Registers, Stack};
+use crate::sys::{self, MemoryPage};
+
+/// Walks a stack by unwind tables, from these registers; reads the stack through the page alone.
+pub type Unwinder = fn(&Registers, &mut Stack, &mut MemoryPage);
+
+static UNWINDER: AtomicUsize = AtomicUsize::new(0);
+
+/// Sets the unwinder; its tables are ready.
+pub fn set_unwinder(unwinder: Unwinder) {
+    UNWINDER.store(unwinder as usize, Ordering::Release);
+}
+
+/// Walks a stack by unwind tables. Returns whether there is an unwinder.
+pub(crate) fn unwind(registers: &Registers, stack: &mut Stack, memory: &mut MemoryPage) -> bool {
+    let address = UNWINDER.load(Ordering::Acquire);
+    if address == 0 {
+        return false;
+    }
+    // SAFETY: only `set_unwinder` stores here.
+    let unwinder = unsafe { core::mem::transmute::<usize, Unwinder>(address) };
+    unwinder(registers, stack, memory);
+    true
+}
 
 static FUNCTION: AtomicUsize = AtomicUsize::new(0);
 static SIGNAL: AtomicI32 = AtomicI32::new(0);

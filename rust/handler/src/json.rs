@@ -122,6 +122,18 @@ impl<'a> Writer<'a> {
         }
     }
 
+    /// Writes a byte as two hexadecimal digits inside a string.
+    pub fn text_hex_byte(&mut self, byte: u8) {
+        for nibble in [byte >> 4, byte & 0xf] {
+            self.byte(
+                b"0123456789abcdef"
+                    .get(nibble as usize)
+                    .copied()
+                    .unwrap_or(b'?'),
+            );
+        }
+    }
+
     /// Writes a number.
     pub fn number(&mut self, number: i64) {
         self.separate();
@@ -161,14 +173,7 @@ impl<'a> Writer<'a> {
             b'\t' => self.raw(b"\\t"),
             0..0x20 | 0x7f => {
                 self.raw(b"\\u00");
-                for nibble in [byte >> 4, byte & 0xf] {
-                    self.byte(
-                        b"0123456789abcdef"
-                            .get(nibble as usize)
-                            .copied()
-                            .unwrap_or(b'?'),
-                    );
-                }
+                self.text_hex_byte(byte);
             }
             _ => self.byte(byte),
         }

@@ -26,6 +26,7 @@ pub mod handle;
 pub mod install;
 pub mod json;
 pub mod modules;
+pub mod native;
 pub mod park;
 pub mod path;
 pub mod place;

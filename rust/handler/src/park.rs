@@ -7,6 +7,7 @@
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicUsize, Ordering};
 
+use crate::native::Registers;
 use crate::{context, foreign, sys};
 
 /// How many threads are parked; of more, the rest is only counted.
@@ -61,6 +62,16 @@ impl Slot {
     /// Returns whether the thread stopped when it was asked to.
     pub fn has_answered(&self) -> bool {
         self.state.load(Ordering::Relaxed) != ASKED
+    }
+
+    /// Returns where the thread stopped, `None` where it did not.
+    pub fn registers(&self) -> Option<Registers> {
+        matches!(
+            self.state.load(Ordering::Acquire),
+            PARKED | DUMPED | FAULTED
+        )
+        .then(|| Registers::of_context(self.context.load(Ordering::Relaxed)))
+        .flatten()
     }
 
     /// The thread goes; nothing of the slot is its own any more.

@@ -12,9 +12,9 @@ use crate::context::Facts;
 use crate::crash_record::{self, Findings};
 use crate::error_file::StageReport;
 use crate::install::Configuration;
-use crate::modules::{Module, module_of};
+use crate::modules::{self, Module};
 use crate::sys::{self, ThreadTimer};
-use crate::{abort, foreign, park};
+use crate::{abort, foreign, native, park};
 
 /// What is done, in this order. The facts themselves come before all stages: they cannot fail.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -27,8 +27,12 @@ enum Stage {
     Module,
     /// CPython dumps the crashed thread's Python stack.
     OwnPythonStack,
+    /// The unwinder walks the crashed thread's native stack.
+    OwnNativeStack,
     /// The other threads are stopped.
     Park,
+    /// The unwinder walks their native stacks.
+    OtherNativeStacks,
     /// They dump their Python stacks, one after the other.
     OtherPythonStacks,
     /// The file with everything replaces the minimal one.
@@ -36,12 +40,14 @@ enum Stage {
 }
 
 /// The stages, their names in the error file and how long each may take, nanoseconds.
-const STAGES: [(Stage, &str, u64); 7] = [
+const STAGES: [(Stage, &str, u64); 9] = [
     (Stage::Minimal, "minimal", 500_000_000),
     (Stage::CppException, "cpp_exception", 100_000_000),
     (Stage::Module, "module", 100_000_000),
     (Stage::OwnPythonStack, "own_python_stack", 300_000_000),
+    (Stage::OwnNativeStack, "own_native_stack", 300_000_000),
     (Stage::Park, "park", 500_000_000),
+    (Stage::OtherNativeStacks, "other_native_stacks", 500_000_000),
     (
         Stage::OtherPythonStacks,
         "other_python_stacks",
@@ -122,6 +128,8 @@ pub(crate) fn reset() {
     OWN_STACK_END.store(0, Ordering::Relaxed);
     foreign::forget_python_dump();
     abort::forget();
+    native::forget();
+    modules::forget();
     OTHERS_USED.store(0, Ordering::Relaxed);
     for (status, microseconds) in STATUS.iter().zip(&MICROSECONDS) {
         status.store(0, Ordering::Relaxed);
@@ -236,12 +244,14 @@ fn execute(stage: Stage, configuration: &Configuration, depth: Depth) -> bool {
             true
         }
         Stage::Module => {
-            let module = facts.program_counter.and_then(module_of);
+            let _ = modules::read();
+            let module = facts.program_counter.and_then(modules::module_of);
             // SAFETY: see `Room`.
             unsafe { *ROOM.module.get() = module };
             module.is_some()
         }
         Stage::OwnPythonStack => dump_own_stack(),
+        Stage::OwnNativeStack => native::walk_crashed(facts.registers.as_ref()),
         Stage::Park if depth == Depth::Snapshot => {
             park::count_only();
             false
@@ -250,6 +260,7 @@ fn execute(stage: Stage, configuration: &Configuration, depth: Depth) -> bool {
             park::park(configuration.park_signal, crate::install::is_captured);
             park::slots().iter().all(park::Slot::has_answered)
         }
+        Stage::OtherNativeStacks => native::walk_others(facts.registers.as_ref()),
         Stage::OtherPythonStacks => foreign::prepare_python_dump()
             .is_some_and(|descriptor| park::dump_python_stacks(descriptor, facts.process)),
         Stage::Enriched => write(facts, configuration, Strength::Enriched),

@@ -5,12 +5,17 @@ use firstfault_format::signals;
 use crate::context::{Facts, until_nul};
 use crate::error_file::Record;
 use crate::json::Writer;
-use crate::{abort, park, python_stack, sys};
+use crate::native::Frame;
+use crate::{abort, modules, park, python_stack, sys};
 
 /// Below this an address is a null pointer with an offset: Linux maps nothing there.
 ///
 /// Source: vm.mmap_min_addr of the kernel, 65536 by default.
 const NULL_PAGE_END: u64 = 65_536;
+
+/// How many native frames the text for people holds, and how much of each module's name; all are in `threads`.
+const NATIVE_MAX: usize = 32;
+const NAME_MAX: usize = 64;
 
 impl Record<'_> {
     /// One line in words: signal, reason, place, thread.
@@ -63,9 +68,15 @@ impl Record<'_> {
         writer.text(b"' (most recent call first):\n");
         let own = python_stack::without_headline(self.own_stack);
         write_stack(writer, own, text_max);
+        if self.shows_native {
+            writer.text(b"\nIts native frames (most recent call first):\n");
+            write_native(writer, self.native_frames());
+        }
         let mut left = text_max.saturating_sub(own.len());
         let mut omitted = 0_u64;
-        for slot in park::slots() {
+        let is_main = |slot: &&park::Slot| slot.thread() == self.facts.process;
+        let main = park::slots().iter().filter(is_main);
+        for slot in main.chain(park::slots().iter().filter(|slot| !is_main(slot))) {
             let stack =
                 python_stack::without_headline(self.dump.get(slot.dumped()).unwrap_or_default());
             // A native thread that once called into Python has no frame to show.
@@ -138,6 +149,38 @@ fn write_stack(writer: &mut Writer<'_>, stack: &[u8], most: usize) {
     } else {
         writer.text(stack.get(..most).unwrap_or_default());
         writer.text(b"...\n");
+    }
+}
+
+/// The innermost frames, as `libfoo.so+0x11f9`; [`NATIVE_MAX`] of them.
+fn write_native(writer: &mut Writer<'_>, frames: impl Iterator<Item = Frame>) {
+    let mut written = 0_usize;
+    let mut omitted = 0_u64;
+    for frame in frames {
+        if written == NATIVE_MAX {
+            omitted = omitted.saturating_add(1);
+            continue;
+        }
+        written = written.saturating_add(1);
+        writer.text(b"  ");
+        match modules::module_of(frame.lookup) {
+            Some(module) => {
+                let name = module.name();
+                writer.text(name.get(..NAME_MAX).unwrap_or(name));
+                writer.text(b"+");
+                writer.text_hex(frame.lookup.wrapping_sub(module.base));
+            }
+            None => writer.text_hex(frame.address),
+        }
+        writer.text(b"\n");
+    }
+    if written == 0 {
+        writer.text(b"  <none found>\n");
+    }
+    if omitted > 0 {
+        writer.text(b"  and ");
+        writer.text_decimal(omitted);
+        writer.text(b" more\n");
     }
 }
 

@@ -22,7 +22,7 @@ fn write(address: usize) {
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn read_null() {
+pub(crate) extern "C" fn read_null() {
     read(NEAR_NULL);
 }
 

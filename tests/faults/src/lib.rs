@@ -10,6 +10,7 @@ mod cpp;
 mod faults;
 mod handlers;
 mod jump;
+mod stacks;
 mod threads;
 
 /// A fault, or whatever else a thread shall do.

@@ -1,6 +1,6 @@
 //! Threads that Python knows nothing of.
 
-use std::ffi::c_int;
+use std::ffi::{c_int, c_void};
 use std::sync::Barrier;
 
 use super::Function;
@@ -12,6 +12,26 @@ extern "C" fn in_native_thread(function: Function) {
         .name("native".into())
         .spawn(move || function());
     let _ = thread.expect("a thread").join();
+}
+
+/// The same, the function being called through the chain of known functions.
+///
+/// A bare thread: the standard library's would catch what C++ throws.
+#[unsafe(no_mangle)]
+extern "C" fn in_native_thread_through(function: Function) {
+    extern "C" fn start(function: *mut c_void) -> *mut c_void {
+        unsafe {
+            libc::prctl(libc::PR_SET_NAME, c"native".as_ptr());
+            crate::stacks::stack_outer(std::mem::transmute::<*mut c_void, Function>(function));
+        }
+        std::ptr::null_mut()
+    }
+    unsafe {
+        let mut thread = std::mem::zeroed();
+        let function = function as *mut c_void;
+        libc::pthread_create(&raw mut thread, std::ptr::null(), start, function);
+        libc::pthread_join(thread, std::ptr::null_mut());
+    }
 }
 
 /// Starts threads that sleep for ever.

@@ -8,7 +8,9 @@ use std::fmt::Write;
 pub fn render(report: &Report) -> String {
     let mut out = String::new();
     match &report.root_cause {
-        None => out.push_str("**No failure found.**\n"),
+        None => {
+            let _ = writeln!(out, "**{}**", text::without_cause(report));
+        }
         Some(cause) => {
             let (who, sure) = (
                 text::subject(report, cause),

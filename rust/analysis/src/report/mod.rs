@@ -1,7 +1,9 @@
-//! A report in the form that a reader wants: text for people, JSON for programs, markdown for issues and chats.
+//! A report in the form that a reader wants: text for people, JSON for programs, markdown for issues and chats; and one
+//! error file with all its stacks.
 
 pub mod json;
 pub mod markdown;
+pub mod show;
 pub mod text;
 
 mod safe;

@@ -19,10 +19,7 @@ pub fn render(report: &Report, colour: bool) -> String {
     };
     match &report.root_cause {
         Some(cause) => verdict(&mut page, report, cause),
-        None => page.line(
-            0,
-            "No failure found: every rank that left evidence ended well.",
-        ),
+        None => page.line(0, without_cause(report)),
     }
     page.wrapped("ALSO", report.also_primary.iter().map(other), 4);
     page.wrapped(
@@ -56,6 +53,14 @@ pub fn render(report: &Report, colour: bool) -> String {
     page.wrapped("DAMAGED", damaged, 5);
     page.wrapped("INCOMPLETE", report.incomplete.iter().cloned(), 8);
     page.finish()
+}
+
+/// Returns what is said where no failure was found.
+pub(super) fn without_cause(report: &Report) -> &'static str {
+    match report.is_undetermined() {
+        true => "Cannot tell: no failure found, and nothing says how the ranks ended.",
+        false => "No failure found: every rank ended well.",
+    }
 }
 
 fn verdict(page: &mut Page, report: &Report, cause: &RootCause) {

@@ -16,7 +16,7 @@ pub const MAX_LOG_BYTES: usize = 16 << 20;
 const BUFFER: usize = 64 << 10;
 
 /// Calls `use_bytes` with the whole content of an error file.
-pub(super) fn with_file<T>(path: &Path, use_bytes: impl FnOnce(Result<&[u8], Error>) -> T) -> T {
+pub(crate) fn with_file<T>(path: &Path, use_bytes: impl FnOnce(Result<&[u8], Error>) -> T) -> T {
     thread_local! {
         // Ten thousand files of 3 KB need no ten thousand allocations.
         static SMALL: RefCell<Vec<u8>> = RefCell::new(vec![0; BUFFER]);

@@ -4,6 +4,7 @@
 //! Errors are errno values: the handler has nobody to explain them to.
 
 mod files;
+mod memory;
 mod signals;
 mod threads;
 
@@ -11,6 +12,7 @@ use core::mem::MaybeUninit;
 
 pub use files::*;
 pub use libc::{CLOCK_BOOTTIME, CLOCK_REALTIME};
+pub use memory::*;
 pub use signals::*;
 pub use threads::*;
 
@@ -85,44 +87,6 @@ pub fn clock_error() -> Option<ClockError> {
         max_error_us: timex.maxerror.max(0) as u64,
         synchronized: state != libc::TIME_ERROR as i64 && timex.status & libc::STA_UNSYNC == 0,
     })
-}
-
-/// Copies memory of this process, as much of it as can be read; returns how much that is.
-///
-/// Source: process_vm_readv(2). Where a seccomp filter forbids it, /proc/self/mem.
-pub fn read_memory(address: usize, buffer: &mut [u8]) -> usize {
-    let own = libc::iovec {
-        iov_base: buffer.as_mut_ptr().cast(),
-        iov_len: buffer.len(),
-    };
-    let from = libc::iovec {
-        iov_base: core::ptr::without_provenance_mut(address),
-        iov_len: buffer.len(),
-    };
-    // SAFETY: the kernel writes into the live buffer alone, and checks the range that it reads.
-    let count = unsafe {
-        libc::syscall(
-            libc::SYS_process_vm_readv,
-            process_id(),
-            &raw const own,
-            1,
-            &raw const from,
-            1,
-            0,
-        )
-    };
-    if count < 0 && matches!(errno(), libc::EPERM | libc::ENOSYS) {
-        return read_own_memory(address, buffer).unwrap_or(0);
-    }
-    usize::try_from(count).unwrap_or(0)
-}
-
-fn read_own_memory(address: usize, buffer: &mut [u8]) -> Result<usize, Errno> {
-    let descriptor = open(c"/proc/self/mem", libc::O_RDONLY, 0)?;
-    let count =
-        seek(descriptor, address as i64, libc::SEEK_SET).and_then(|_| read(descriptor, buffer));
-    close(descriptor);
-    count
 }
 
 /// A read-only view of a file, unmapped on drop.

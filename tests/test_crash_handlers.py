@@ -309,7 +309,10 @@ def test_a_loader_worker_that_crashes(directory: Path, tmp_path: Path) -> None:
     record = ours.record()
     assert record["firstfault"]["kind"] == "exception"
     assert record["firstfault"]["process"]["pid"] == ours.pid
-    assert [name for name in ours.files if ".child_" not in name] == [
-        "error.firstfault.json",
-        "error.json",
-    ]
+    child, *own = ours.files
+    assert own == ["error.firstfault.json", "error.json"]
+    assert child.startswith(f"error.{ours.pid}.child_")
+    section = ours.record(child)["firstfault"]
+    assert section["signal"]["name"] == "SIGSEGV"
+    assert "__getitem__" in functions(crashed_thread(ours.record(child)))
+    assert section["process"]["ppid"] == ours.pid

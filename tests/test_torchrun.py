@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 
-from conftest import clean_environment, read_record
+from conftest import PROGRAMS, clean_environment, read_record
+from crashes import faults_library
 
 RANKS = 4
 FAULTY = 2
@@ -151,6 +152,40 @@ def test_both_reports_name_the_culprit(fault: str, tmp_path: Path) -> None:
     assert handed_on["firstfault"] == section
     assert handed_on["message"]["message"] == record["message"]["message"]
     assert handed_on["message"]["errorCode"] == expected.exit_code
+
+
+def test_a_cpp_exception_in_a_native_thread(tmp_path: Path) -> None:
+    """The text, and where main was, are in torchrun's own summary."""
+    command = [
+        *(sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2"),
+        *("--standalone", "--log-dir", str(tmp_path / "job"), "--redirects=3"),
+        *(str(PROGRAMS / "watchdog.py"), str(faults_library())),
+    ]
+    done = subprocess.run(
+        command,
+        env=clean_environment(OMP_NUM_THREADS="1"),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=110,
+    )
+    summary = done.stderr.split("Root Cause (first observed failure):\n")[1]
+    assert "rank      : 1 (local_rank: 1)" in summary
+    assert "exitcode  : -6 " in summary
+    assert "uncaught C++ exception c10::DistBackendError: rank 3 lost" in summary
+    assert "thread 'pt_nccl_watchdg'" in summary
+    assert "in train_step" in summary
+    (attempt,) = (tmp_path / "job").glob("*/attempt_0")
+    # The victim left a snapshot that says who ended it, and no failure.
+    (snapshot,) = (attempt / "0").glob("error.*")
+    assert snapshot.name.endswith(".term.json")
+    section = read_record(snapshot)["firstfault"]
+    assert section["signal"]["sender"]["comm"]
+    assert "train_step" in str(section["threads"])
+    report = [*FIRSTFAULT, "report", str(tmp_path / "job"), "--format", "json"]
+    told = json.loads(subprocess.check_output(report))
+    assert told["root_cause"]["rank"] == 1
+    assert told["ranks"]["terminated"] == "0"
 
 
 def test_a_rank_that_hangs_is_named_by_the_others_waiting(tmp_path: Path) -> None:

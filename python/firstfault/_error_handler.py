@@ -8,7 +8,7 @@ import os
 import sys
 from _contextvars import ContextVar
 
-from firstfault import _native
+from firstfault import _hooks, _native
 from firstfault._error_file import failed_child, load, says, section_of
 from firstfault._error_record import make
 from firstfault._exception import headline
@@ -78,6 +78,7 @@ class ErrorHandler:
             warn(f"Unable to enable fault handler. {headline(error)}")
         _keep_reserve()
         try:
+            _hooks.install()
             name = self._fn_name
             _native.activate(
                 error_file=self._get_error_file_path(),
@@ -233,7 +234,7 @@ class ErrorHandler:
         try:
             is_new = _earlier.find(e) is None
             moment = _earlier.moment_of(e) or _native.clock()
-            preceded_by = _earlier.others(e) if final else []
+            preceded_by = _preceding(e) if final else []
             path = self._get_error_file_path()
             record = make(
                 e,
@@ -343,6 +344,14 @@ class _Earlier:
 
 
 _earlier = _Earlier()
+
+
+def _preceding(e: BaseException) -> list[dict[str, object]]:
+    """Return what this process survived before this exception, the first one first."""
+    others = _earlier.others(e)
+    recorded = [other["message"] for other in others]
+    others += [note for note in _hooks.noted() if note["message"] not in recorded]
+    return sorted(others, key=lambda other: str(other["time_ns"]))
 
 
 def _plain_arguments(e: BaseException) -> object:

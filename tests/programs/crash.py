@@ -253,6 +253,31 @@ class Steps:
             thread.join()
 
     @staticmethod
+    def activate_again() -> None:
+        activated(main)
+
+    @staticmethod
+    def bare_thread(function: str) -> None:
+        released.in_bare_thread(library_function(function))
+
+    @staticmethod
+    def libc(function: str) -> None:
+        """Call one of the functions by which glibc ends a process."""
+        call = getattr(ctypes.CDLL(None), function)
+        if function == "__assert_fail":
+            call(b"loss < inf", b"train.c", 12, b"step")
+        call()
+
+    @staticmethod
+    def free_twice() -> None:
+        library = ctypes.CDLL(None)
+        library.malloc.restype = ctypes.c_void_p
+        library.free.argtypes = [ctypes.c_void_p]
+        block = library.malloc(24)
+        library.free(block)
+        library.free(block)
+
+    @staticmethod
     def touch(times: str) -> None:
         assert released.touch(int(times)) == 0, "errno was not kept"
         assert released.wrong() == 0, (

@@ -52,6 +52,8 @@ pub(crate) struct RankEvidence {
     pub(crate) record: Option<Record>,
     /// Records of the same rank besides: later failures, children, losers of a race.
     pub(crate) others: Vec<Record>,
+    /// The snapshot that it left when it was asked to end.
+    pub(crate) terminated: Option<Record>,
     pub(crate) status: Option<Status>,
     /// Its black box; of several the latest.
     pub(crate) black_box: Option<Boxed>,
@@ -104,6 +106,7 @@ impl RankEvidence {
             host,
             record: None,
             others: Vec::new(),
+            terminated: None,
             status: None,
             black_box: None,
             output: String::new(),
@@ -188,6 +191,9 @@ pub(crate) fn assemble(mut evidence: Evidence, options: &Options) -> Job {
         }
     }
     job.add_boxes(std::mem::take(&mut evidence.boxes), &numbers);
+    for record in std::mem::take(&mut evidence.terminated) {
+        job.add_terminated(record, &numbers);
+    }
     if nameless > 0 {
         let files = count(nameless, "error file");
         job.notes
@@ -363,6 +369,27 @@ impl Job {
         }
     }
 
+    /// Adds a snapshot; without a rank it says nothing.
+    fn add_terminated(&mut self, record: Record, numbers: &Numbers) {
+        let section = record.failure.section.as_deref();
+        let stated = section.and_then(|section| section.rank.rank);
+        let from_slot = record.slot.as_ref().and_then(|slot| numbers.rank(slot));
+        let Some(rank) = stated.or(from_slot) else {
+            return;
+        };
+        let local_rank = section
+            .and_then(|section| section.rank.local_rank)
+            .or(record.slot.as_ref().map(|slot| slot.local_rank));
+        let host = match (&record.slot, section) {
+            (Some(slot), _) => HostKey::Run(slot.run.clone()),
+            (None, Some(section)) => HostKey::Name(section.host.name.clone()),
+            (None, None) => HostKey::Name(String::new()),
+        };
+        let entry = self.rank(attempt_of(&record), rank, local_rank, host);
+        // The first in order of names is the snapshot itself.
+        entry.terminated.get_or_insert(record);
+    }
+
     fn add_slot(&mut self, slot: Slot, numbers: &Numbers) {
         let Some(rank) = numbers.rank(&slot.key) else {
             return;
@@ -422,12 +449,6 @@ impl Job {
             notes.push(format!(
                 "{} of earlier processes, replaced since, kept out",
                 count(evidence.replaced, "stale error file")
-            ));
-        }
-        if evidence.skipped > 0 {
-            notes.push(format!(
-                "{} of a kind that this version does not read (.term.json)",
-                count(evidence.skipped, "file")
             ));
         }
         let mut said: BTreeMap<&str, usize> = BTreeMap::new();

@@ -55,7 +55,7 @@ pub(crate) fn outcome(evidence: &RankEvidence, reported: bool) -> Outcome<'_> {
     };
     if evidence.record.is_some() {
         outcome.by_record();
-    } else if !outcome.by_output() {
+    } else if !outcome.by_output() && !outcome.by_snapshot() {
         outcome.by_status(reported);
         if evidence.status.is_none() && outcome.end == End::Silent {
             outcome.by_black_box();
@@ -94,6 +94,21 @@ impl Outcome<'_> {
             return;
         }
         self.set(finding);
+    }
+
+    /// A process that was asked to end, and ended by that or by nothing that is known.
+    fn by_snapshot(&mut self) -> bool {
+        let status = self.evidence.status.as_ref().map(|status| status.value);
+        let Some(snapshot) = &self.evidence.terminated else {
+            return false;
+        };
+        if status.is_some_and(is_crash) {
+            return false;
+        }
+        self.title.clone_from(&snapshot.failure.message);
+        self.time_ns = snapshot.failure.time_ns;
+        self.end = End::Terminated;
+        true
     }
 
     fn by_status(&mut self, reported: bool) {

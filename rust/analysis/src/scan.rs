@@ -34,12 +34,12 @@ const STRANGER: &str = "neither an error file nor a launcher's log";
 #[non_exhaustive]
 pub struct Evidence {
     pub(crate) records: Vec<Record>,
+    /// Of processes that were asked to end, the snapshot and what failed after: never the cause.
+    pub(crate) terminated: Vec<Record>,
     pub(crate) slots: Vec<Slot>,
     pub(crate) agents: Vec<AgentLog>,
     pub(crate) damaged: Vec<(DamagedFile, Option<SlotKey>)>,
     pub(crate) boxes: Vec<Boxed>,
-    /// Files that this version knows and does not read.
-    pub(crate) skipped: usize,
     /// Error files that a process found in its place and replaced: evidence of an earlier run.
     pub(crate) replaced: usize,
 }
@@ -90,6 +90,7 @@ impl Evidence {
     /// Returns whether nothing was found that could tell of a job.
     pub fn is_empty(&self) -> bool {
         self.records.is_empty()
+            && self.terminated.is_empty()
             && self.slots.is_empty()
             && self.agents.is_empty()
             && self.boxes.is_empty()
@@ -98,11 +99,11 @@ impl Evidence {
 
     fn absorb(&mut self, mut other: Self) {
         self.records.append(&mut other.records);
+        self.terminated.append(&mut other.terminated);
         self.slots.append(&mut other.slots);
         self.agents.append(&mut other.agents);
         self.damaged.append(&mut other.damaged);
         self.boxes.append(&mut other.boxes);
-        self.skipped += other.skipped;
         self.replaced += other.replaced;
     }
 
@@ -151,6 +152,12 @@ pub fn scan(paths: &[PathBuf], proc: &Path) -> Result<Evidence, Error> {
         .sort_by(|a, b| a.path.as_os_str().cmp(b.path.as_os_str()));
     evidence
         .records
+        .dedup_by(|a, b| a.path.as_os_str() == b.path.as_os_str());
+    evidence
+        .terminated
+        .sort_by(|a, b| a.path.as_os_str().cmp(b.path.as_os_str()));
+    evidence
+        .terminated
         .dedup_by(|a, b| a.path.as_os_str() == b.path.as_os_str());
     evidence.slots.sort_by(|a, b| a.key.cmp(&b.key));
     evidence.slots.dedup_by(|a, b| a.key == b.key);
@@ -299,7 +306,6 @@ fn file(path: &Path, place: &Place, named: bool) -> Evidence {
     let role = names::role(path.file_name().unwrap_or_default());
     let slot = place.slot.clone();
     match role {
-        FileRole::Skipped => found.skipped += 1,
         FileRole::Replaced => found.replaced += 1,
         FileRole::BlackBox => boxes::read(path, slot, &mut found),
         FileRole::Log => agent_log(path, &mut found),
@@ -315,12 +321,19 @@ fn file(path: &Path, place: &Place, named: bool) -> Evidence {
                 }
             }
             Ok(bytes) => match parse::error_file(path, bytes) {
-                Ok(failure) => found.records.push(Record {
-                    path: path.to_owned(),
-                    slot,
-                    role,
-                    failure: Box::new(failure),
-                }),
+                Ok(failure) => {
+                    let record = Record {
+                        path: path.to_owned(),
+                        slot,
+                        role,
+                        failure: Box::new(failure),
+                    };
+                    if role == FileRole::Terminated {
+                        found.terminated.push(record);
+                    } else {
+                        found.records.push(record);
+                    }
+                }
                 Err(error) => found.damage(path, slot, error.reason(), bytes),
             },
         }),

@@ -428,6 +428,61 @@ fn a_single_file_may_be_given_whatever_its_name() {
     assert!(analyze(&[Path::new("/dev/null").to_owned()], &Options::default()).is_err());
 }
 
+fn snapshot(rank: u32, time_ns: i64) -> serde_json::Value {
+    let mut record = signal(rank, time_ns);
+    record["message"]["message"] =
+        json!("SIGTERM (Terminated): sent by process 7 'torchrun' of user 0, thread 'python'");
+    record["message"]["errorCode"] = json!(-15);
+    record["firstfault"]["kind"] = json!("terminated");
+    record["firstfault"]["signal"] = json!({"number": 15, "name": "SIGTERM", "code": "SI_USER"});
+    record
+}
+
+#[test]
+fn a_snapshot_is_never_the_cause() {
+    let job = Job::new("terminated");
+    // By its time the snapshot would come first.
+    for rank in [0, 1, 3] {
+        let name = format!(
+            "job/attempt_0/rank_{rank}.node{}.{}.{}",
+            rank / 2,
+            1000 + rank,
+            1000 + rank
+        );
+        job.record(&format!("{name}.term.json"), &snapshot(rank, START - 5));
+    }
+    // What fails after a request to end goes there too.
+    job.record(
+        "job/attempt_0/rank_3.node1.1003.1003.term.1003.json",
+        &ours(3, "SystemExit: 1", START - 4),
+    );
+    job.record("job/attempt_0/rank_2.node1.1002.json", &signal(2, START));
+    let report = job.report();
+    assert_eq!(cause(&report).0, Some(2));
+    assert_eq!(report.ranks.terminated, "0-1,3");
+    assert_eq!(
+        (
+            report.ranks.silent.as_str(),
+            report.ranks.collateral.as_str()
+        ),
+        ("", "")
+    );
+}
+
+#[test]
+fn snapshots_alone_name_no_rank() {
+    let job = Job::new("terminated-alone");
+    for rank in 0..4 {
+        job.record(
+            &format!("job/attempt_0/rank_{rank}.node0.{rank}.{rank}.term.json"),
+            &snapshot(rank, START),
+        );
+    }
+    let report = job.report();
+    assert_eq!(cause(&report), (None, "unknown", Confidence::Low));
+    assert_eq!(report.ranks.terminated, "0-3");
+}
+
 #[test]
 fn the_files_of_one_process_without_a_rank_are_one() {
     let of = |pid: u32, message: &str| {

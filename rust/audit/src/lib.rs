@@ -5,6 +5,8 @@
 #![no_std]
 
 use firstfault_handler::install::{self, Configuration};
+use firstfault_handler::place::Place;
+use firstfault_handler::termination::{self, Snapshot};
 use firstfault_handler::{black_box, foreign, handle};
 
 unsafe extern "C" {
@@ -36,11 +38,13 @@ pub unsafe extern "C" fn firstfault_audit_setup(
     configuration: &'static Configuration,
     preceded_by: &'static &'static [u8],
     guard: &'static black_box::Guard,
+    places: &'static &'static [&'static Place<'static>],
     action: &libc::sigaction,
     signal: core::ffi::c_int,
     is_known: bool,
 ) -> bool {
     install::configure(configuration);
+    termination::configure(places, Snapshot::Own);
     install::set_preceded_by(preceded_by);
     black_box::publish(guard);
     foreign::take_python_dumper(signal, signal);

@@ -111,3 +111,39 @@ pub(crate) fn commit(
 pub(crate) fn replace(path: PathBuf, content: &[u8]) -> Result<()> {
     guard(|| Ok(capture::replace(&path, content)?))
 }
+
+/// Put back, in a forked child, what SIGTERM, SIGHUP and SIGQUIT did before `activate`: they are its parent's business.
+#[pyfunction]
+pub(crate) fn after_fork() {
+    capture::after_fork();
+}
+
+/// Give the calling thread an alternate signal stack for as long as it lives, so that its own overflow is recorded.
+///
+/// Raises:
+///     OSError: There is no memory for it.
+#[pyfunction]
+pub(crate) fn give_alternate_stack() -> Result<()> {
+    guard(|| Ok(capture::give_alternate_stack()?))
+}
+
+/// Let a later crash record mention, in `preceded_by`, a failure that the process survived. At most eight are kept.
+///
+/// Args:
+///     entry: A JSON object.
+#[pyfunction]
+pub(crate) fn precede(entry: String) -> Result<()> {
+    guard(|| {
+        capture::precede(entry);
+        Ok(())
+    })
+}
+
+/// Put the handlers of crash signals back above those that came later and are known to end the process.
+///
+/// Raises:
+///     OSError: The kernel refused.
+#[pyfunction]
+pub(crate) fn reassert() -> Result<()> {
+    guard(|| Ok(capture::reassert()?))
+}

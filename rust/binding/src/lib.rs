@@ -13,7 +13,10 @@ mod _native {
     #[pymodule_export]
     use crate::black_box::{black_box, breadcrumb, discard_black_box, exiting, step};
     #[pymodule_export]
-    use crate::capture::{activate, clock, commit, identity, replace};
+    use crate::capture::{
+        activate, after_fork, clock, commit, give_alternate_stack, identity, precede, reassert,
+        replace,
+    };
     #[pymodule_export]
     use crate::reading::{is_collateral, run_cli, signal_name};
 }

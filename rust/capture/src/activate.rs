@@ -2,18 +2,20 @@
 
 use std::io;
 use std::path::Path;
-use std::sync::Mutex;
+use std::sync::{Mutex, PoisonError};
 
 use firstfault_format::env;
 
 use firstfault_handler::install::{self, Configuration};
 use firstfault_handler::place::Place;
-use firstfault_handler::{error_file, handle};
+use firstfault_handler::termination::{self, Snapshot};
+use firstfault_handler::{abort, error_file, handle};
 
 use crate::black_box;
 use crate::identity::Identity;
 use crate::record;
 use crate::target::{self, Claim, Target};
+use crate::threads;
 
 /// What activation learned from its caller and keeps for later records.
 struct Caller {
@@ -61,6 +63,10 @@ pub fn activate(
         target::sweep(first);
     }
     arm(&targets)?;
+    // A child's requests to end are its parent's business.
+    if parent.is_none() {
+        take_requests(&targets)?;
+    }
     black_box::open(&targets, &identity, parent);
     if let Some(entrypoint) = entrypoint {
         black_box::breadcrumb("enter", Some(entrypoint));
@@ -92,6 +98,11 @@ pub fn identity() -> Identity {
 /// What the handler was last told, to tell it again only what changed: nothing that it was told is ever freed.
 static ARMED: Mutex<Option<(Vec<Target>, Identity)>> = Mutex::new(None);
 
+type Places = &'static [&'static Place<'static>];
+
+/// The same of requests to end.
+static REQUESTS: Mutex<Option<(Vec<Target>, &'static Places)>> = Mutex::new(None);
+
 /// Tells the handler of this process and its targets, and installs it, or puts it back above handlers that it knows.
 fn arm(targets: &[Target]) -> io::Result<()> {
     handle::notice_survival();
@@ -121,8 +132,9 @@ fn arm(targets: &[Target]) -> io::Result<()> {
         })));
         *armed = Some((targets.to_vec(), identity));
     }
+    abort::install();
     firstfault_unwind::prepare();
-    install::give_alternate_stack().map_err(errno)?;
+    threads::give_alternate_stack()?;
     install::install().map_err(errno)
 }
 
@@ -136,6 +148,32 @@ pub fn reassert() -> io::Result<()> {
         Some(_) => install::install().map_err(io::Error::from_raw_os_error),
         None => Ok(()),
     }
+}
+
+/// Takes requests to end, whose files have names of their own.
+fn take_requests(targets: &[Target]) -> io::Result<()> {
+    let snapshot = match std::env::var(env::SNAPSHOT).as_deref() {
+        Ok("0") => Snapshot::Off,
+        Ok("all") => Snapshot::All,
+        _ => Snapshot::Own,
+    };
+    let wanted: Vec<Target> = targets.iter().map(Target::terminated).collect();
+    let mut known = REQUESTS.lock().unwrap_or_else(PoisonError::into_inner);
+    let places = match &*known {
+        Some((targets, places)) if *targets == wanted => *places,
+        _ => {
+            let places: Vec<&'static Place<'static>> = wanted
+                .iter()
+                .map(record::place)
+                .collect::<io::Result<_>>()?;
+            let places: Places = Box::leak(places.into_boxed_slice());
+            let places = &*Box::leak(Box::new(places));
+            *known = Some((wanted, places));
+            places
+        }
+    };
+    termination::configure(places, snapshot);
+    termination::install().map_err(io::Error::from_raw_os_error)
 }
 
 /// The identity as JSON members, which the handler copies into a file.

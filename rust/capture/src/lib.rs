@@ -11,9 +11,12 @@ pub mod identity;
 mod record;
 mod redact;
 mod target;
+mod threads;
 
 pub use activate::{Activation, activate, identity, reassert};
 pub use firstfault_handler::commit::Strength;
 pub use firstfault_handler::context::Clock;
-pub use record::{commit, replace};
+pub use firstfault_handler::termination::restore as after_fork;
+pub use record::{commit, precede, replace};
 pub use target::NamedError;
+pub use threads::give_alternate_stack;

@@ -9,6 +9,7 @@ use firstfault_handler::commit::{self, Content, Outcome, Paths, Strength};
 use firstfault_handler::handle;
 use firstfault_handler::place::{Place, Process};
 use firstfault_handler::sys::{self, Errno};
+use firstfault_handler::termination;
 
 use crate::identity::{self, Identity};
 use crate::target::{self, Claim, Target};
@@ -73,12 +74,17 @@ pub fn commit(
     let claim = Claim::own(error_file);
     let parent = claim.inherited_from(std::env::var(env::CLAIM).ok().as_deref());
     let identity = Identity::of_this_process(&[], None);
-    let (targets, mut failed) = target::targets(
+    let (mut targets, mut failed) = target::targets(
         error_file,
         target::archive_directory().as_deref(),
         &identity,
         parent,
     );
+    // What fails once the process was asked to end is not what the job died of.
+    let is_late = termination::is_received();
+    if is_late {
+        targets = targets.iter().map(Target::terminated).collect();
+    }
     let mut content = Record {
         whole: record,
         compact,
@@ -88,7 +94,7 @@ pub fn commit(
     }
     let mut paths = PATHS.lock().unwrap_or_else(PoisonError::into_inner);
     // Nobody overwrites a child's record.
-    let copy = copy && parent.is_none();
+    let copy = copy && parent.is_none() && !is_late;
     let mut written = None;
     for target in &targets {
         match commit_to(target, strength, &mut content, copy, &mut paths) {
@@ -220,13 +226,9 @@ const PRECEDING_MAX: usize = 8;
 
 /// Lets a later crash record say what was recorded before it and survived.
 fn precede_crash(record: &[u8]) {
-    let mut preceding = PRECEDING.lock().unwrap_or_else(PoisonError::into_inner);
     let Ok(record) = serde_json::from_slice::<serde_json::Value>(record) else {
         return;
     };
-    if preceding.len() >= PRECEDING_MAX {
-        return;
-    }
     let section = &record[firstfault_format::SECTION];
     let message = record["message"]["message"].as_str().unwrap_or_default();
     let entry = serde_json::json!({
@@ -234,7 +236,16 @@ fn precede_crash(record: &[u8]) {
         "message": message.chars().take(1000).collect::<String>(),
         "time_ns": section["time_ns"],
     });
-    preceding.push(entry.to_string());
+    precede(entry.to_string());
+}
+
+/// Lets a later crash record mention a failure that the process survived: a JSON object. At most eight are kept.
+pub fn precede(entry: String) {
+    let mut preceding = PRECEDING.lock().unwrap_or_else(PoisonError::into_inner);
+    if preceding.len() >= PRECEDING_MAX {
+        return;
+    }
+    preceding.push(entry);
     let all: &'static [u8] = Box::leak(preceding.join(",").into_boxed_str()).as_bytes();
     firstfault_handler::install::set_preceded_by(Box::leak(Box::new(all)));
 }

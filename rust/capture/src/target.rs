@@ -111,6 +111,16 @@ impl Target {
         })
     }
 
+    /// Returns the target of what this process leaves once it was asked to end.
+    pub(crate) fn terminated(&self) -> Self {
+        let own = format!(".{}{}", nix::unistd::getpid(), files::TERMINATED);
+        let stem = append(&self.stem, &own);
+        Self {
+            error: append(&stem, files::ERROR),
+            stem,
+        }
+    }
+
     /// Returns the path of a file of this target.
     pub(crate) fn beside(&self, suffix: &str) -> PathBuf {
         append(&self.stem, suffix)

@@ -13,3 +13,6 @@ pub const DISABLE: &str = "FIRSTFAULT_DISABLE";
 
 /// Set by the first activated process of a rank: `<pid> <start time in clock ticks> <rank> <error file>`.
 pub const CLAIM: &str = "FIRSTFAULT_CLAIM";
+
+/// `0` switches snapshots at a request to end off; `all` stops the other threads for them though the process lives on.
+pub const SNAPSHOT: &str = "FIRSTFAULT_SNAPSHOT";

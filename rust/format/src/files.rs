@@ -11,6 +11,9 @@ pub const COPY: &str = ".firstfault.json";
 /// Before a child's own process ID: `error.<pid>.child_<child's pid>.json`.
 pub const CHILD: &str = ".child_";
 
+/// What a process leaves that was asked to end, with its ID before it: a snapshot, and failures after it.
+pub const TERMINATED: &str = ".term";
+
 /// What an error file was called before this process replaced it, with this process's ID before it.
 pub const REPLACED: &str = ".replaced.json";
 

@@ -1,4 +1,4 @@
-//! The one table of signals: number, name, description, the names of `si_code`, and whether it is a crash.
+//! The one table of signals: number, name, description, the names of `si_code`, and what the handler makes of it.
 //!
 //! Numbers are Linux's on x86-64 and AArch64. Source: signal(7), sigaction(2), asm-generic/siginfo.h.
 
@@ -13,6 +13,8 @@ pub struct Signal {
     pub description: &'static str,
     /// Whether the handler captures it as the crash of this process.
     pub crash: bool,
+    /// Whether it asks the process to end, and the handler leaves a snapshot before it goes its way.
+    pub request: bool,
     /// The signal's own `si_code` values.
     pub codes: &'static [Code],
 }
@@ -36,7 +38,15 @@ const fn signal(number: i32, name: &'static str, description: &'static str) -> S
         name,
         description,
         crash: false,
+        request: false,
         codes: &[],
+    }
+}
+
+const fn request(number: i32, name: &'static str, description: &'static str) -> Signal {
+    Signal {
+        request: true,
+        ..signal(number, name, description)
     }
 }
 
@@ -51,6 +61,7 @@ const fn crash(
         name,
         description,
         crash: true,
+        request: false,
         codes,
     }
 }
@@ -69,9 +80,9 @@ pub const COMMON_CODES: &[Code] = &[
 
 /// Every standard signal, in order of number.
 pub const SIGNALS: &[Signal] = &[
-    signal(1, "SIGHUP", "Hangup"),
+    request(1, "SIGHUP", "Hangup"),
     signal(2, "SIGINT", "Interrupt"),
-    signal(3, "SIGQUIT", "Quit"),
+    request(3, "SIGQUIT", "Quit"),
     crash(
         4,
         "SIGILL",
@@ -87,15 +98,17 @@ pub const SIGNALS: &[Signal] = &[
             code(8, "ILL_BADSTK"),
         ],
     ),
-    Signal {
-        codes: &[
+    crash(
+        5,
+        "SIGTRAP",
+        "Trace/breakpoint trap",
+        &[
             code(1, "TRAP_BRKPT"),
             code(2, "TRAP_TRACE"),
             code(3, "TRAP_BRANCH"),
             code(4, "TRAP_HWBKPT"),
         ],
-        ..signal(5, "SIGTRAP", "Trace/breakpoint trap")
-    },
+    ),
     crash(6, "SIGABRT", "Aborted", &[]),
     crash(
         7,
@@ -140,7 +153,7 @@ pub const SIGNALS: &[Signal] = &[
     signal(12, "SIGUSR2", "User defined signal 2"),
     signal(13, "SIGPIPE", "Broken pipe"),
     signal(14, "SIGALRM", "Alarm clock"),
-    signal(15, "SIGTERM", "Terminated"),
+    request(15, "SIGTERM", "Terminated"),
     signal(16, "SIGSTKFLT", "Stack fault"),
     signal(17, "SIGCHLD", "Child exited"),
     signal(18, "SIGCONT", "Continued"),
@@ -149,17 +162,14 @@ pub const SIGNALS: &[Signal] = &[
     signal(21, "SIGTTIN", "Stopped (tty input)"),
     signal(22, "SIGTTOU", "Stopped (tty output)"),
     signal(23, "SIGURG", "Urgent I/O condition"),
-    signal(24, "SIGXCPU", "CPU time limit exceeded"),
+    crash(24, "SIGXCPU", "CPU time limit exceeded", &[]),
     signal(25, "SIGXFSZ", "File size limit exceeded"),
     signal(26, "SIGVTALRM", "Virtual timer expired"),
     signal(27, "SIGPROF", "Profiling timer expired"),
     signal(28, "SIGWINCH", "Window changed"),
     signal(29, "SIGIO", "I/O possible"),
     signal(30, "SIGPWR", "Power failure"),
-    Signal {
-        codes: &[code(1, "SYS_SECCOMP")],
-        ..signal(31, "SIGSYS", "Bad system call")
-    },
+    crash(31, "SIGSYS", "Bad system call", &[code(1, "SYS_SECCOMP")]),
 ];
 
 /// Returns the signal of this number, or `None` outside 1 to 31 (a real-time signal has no name of its own).
@@ -170,6 +180,19 @@ pub fn by_number(number: i32) -> Option<&'static Signal> {
 /// Returns the signal of this name (`SIGSEGV`), or `None`.
 pub fn by_name(name: &str) -> Option<&'static Signal> {
     SIGNALS.iter().find(|signal| signal.name == name)
+}
+
+/// Returns whether this signal asks the process to end.
+pub fn is_request(number: i32) -> bool {
+    by_number(number).is_some_and(|signal| signal.request)
+}
+
+/// Returns whether a thread that goes on after this signal of the kernel's meets its cause again.
+pub fn is_fault(number: i32) -> bool {
+    matches!(
+        by_number(number).map(|signal| signal.name),
+        Some("SIGSEGV" | "SIGBUS" | "SIGFPE" | "SIGILL")
+    )
 }
 
 /// Returns the name of an `si_code` of this signal, or `None` where the value is not one of Linux's.
@@ -191,6 +214,26 @@ mod tests {
             assert_eq!(signal.number as usize, index + 1);
             assert_eq!(by_name(signal.name), Some(signal));
         }
+    }
+
+    #[test]
+    fn what_is_captured_and_what_is_never_touched() {
+        let names = |filter: fn(&Signal) -> bool| -> [Option<&str>; 10] {
+            let mut found = SIGNALS.iter().filter(|signal| filter(signal));
+            core::array::from_fn(|_| found.next().map(|signal| signal.name))
+        };
+        let crashes = [
+            "SIGILL", "SIGTRAP", "SIGABRT", "SIGBUS", "SIGFPE", "SIGSEGV", "SIGXCPU", "SIGSYS",
+        ];
+        let found = names(|signal| signal.crash);
+        assert!(found.into_iter().flatten().eq(crashes));
+        let found = names(|signal| signal.request);
+        assert!(
+            found
+                .into_iter()
+                .flatten()
+                .eq(["SIGHUP", "SIGQUIT", "SIGTERM"])
+        );
     }
 
     #[test]

@@ -4,6 +4,7 @@ use core::ffi::c_void;
 
 use crate::native::Registers;
 use crate::sys::{self, ClockError};
+use crate::termination;
 
 /// The time of one moment, on every clock that a reader may need.
 #[derive(Debug, Clone, Copy)]
@@ -38,8 +39,16 @@ pub struct Facts {
     pub code: Option<i32>,
     /// The fault address, for a fault.
     pub address: Option<u64>,
+    /// The system call that a seccomp filter stopped.
+    pub system_call: Option<i32>,
     /// Process ID and user ID of the sender, for a signal that was sent.
     pub sender: Option<(i32, u32)>,
+    /// The name of the sender's program, NULs after it; empty where it cannot be told.
+    pub sender_name: [u8; 16],
+    /// Whether the process ends by this signal; one that asks it to end may have a handler of the program's own.
+    pub is_final: bool,
+    /// Whether the process had been asked to end before.
+    pub is_late: bool,
     /// The dying process: a forked child's own.
     pub process: i32,
     /// The crashed thread.
@@ -48,6 +57,8 @@ pub struct Facts {
     pub thread_name: [u8; 16],
     /// Where it was.
     pub program_counter: Option<u64>,
+    /// Whether its stack was used up.
+    pub is_stack_overflow: bool,
     /// Where a walk over its stack starts.
     pub registers: Option<Registers>,
 }
@@ -58,24 +69,41 @@ impl Facts {
         let registers = Registers::of_context(context);
         let code = info.map(|info| info.si_code);
         // Kernel codes are positive; zero and below were sent by somebody. Source: sigaction(2).
-        let is_fault = code.is_some_and(|code| code > 0);
+        let is_kernels = code.is_some_and(|code| code > 0);
+        let process = sys::process_id();
+        // SAFETY: a sent signal's siginfo has its sender.
+        let sender = info
+            .filter(|_| !is_kernels)
+            .map(|info| unsafe { (info.si_pid(), info.si_uid()) });
+        // SAFETY: the kernel's siginfo has an address, but where a limit was reached.
+        let address = info
+            .filter(|_| is_kernels && signal != libc::SIGXCPU)
+            .map(|info| unsafe { info.si_addr() } as u64);
         Self {
             clock: Clock::now(),
             signal,
             code,
-            // SAFETY: a fault's siginfo has an address; a sent signal's has its sender.
-            address: info
-                .filter(|_| is_fault)
-                .map(|info| unsafe { info.si_addr() } as u64),
-            // SAFETY: as above.
-            sender: info
-                .filter(|_| !is_fault)
-                .map(|info| unsafe { (info.si_pid(), info.si_uid()) }),
-            process: sys::process_id(),
+            address,
+            // SAFETY: of 64-bit Linux's siginfo_t of 128 bytes, where SYS_SECCOMP has it behind the address.
+            system_call: info
+                .filter(|info| signal == libc::SIGSYS && info.si_code == 1)
+                .map(|info| unsafe { (&raw const *info).cast::<i32>().add(6).read() }),
+            sender,
+            sender_name: sender
+                .filter(|sender| sender.0 > 0 && sender.0 != process)
+                .map_or([0; 16], |sender| sys::name_of_process(sender.0)),
+            is_final: true,
+            is_late: termination::is_received(),
+            process,
             thread: sys::thread_id(),
             thread_name: sys::thread_name(),
             program_counter: registers.map(|registers| registers.program_counter),
             registers,
+            is_stack_overflow: signal == libc::SIGSEGV
+                && registers.map(|registers| registers.program_counter) != address
+                && address.zip(registers).is_some_and(|(address, registers)| {
+                    is_off_stack(address, registers.stack_pointer)
+                }),
         }
     }
 
@@ -88,6 +116,22 @@ impl Facts {
 /// Returns the name in a buffer that the kernel filled.
 pub fn until_nul(name: &[u8]) -> &[u8] {
     name.split(|byte| *byte == 0).next().unwrap_or_default()
+}
+
+/// How far from the stack pointer a function may touch its own frame.
+const FRAME_MAX: u64 = 64 * 1024;
+
+/// Returns whether memory around a thread's stack pointer ends at an address that cannot be accessed.
+///
+/// Below the pointer nothing but the stack's end is without memory. Above it, in a frame that was just made, it is the
+/// stack's end only if the pointer itself is behind it too: else it would be an access beyond the stack's beginning.
+fn is_off_stack(address: u64, stack_pointer: u64) -> bool {
+    if address <= stack_pointer {
+        return stack_pointer.wrapping_sub(address) <= FRAME_MAX;
+    }
+    let mut byte = [0];
+    address.wrapping_sub(stack_pointer) <= FRAME_MAX
+        && sys::read_memory(stack_pointer, &mut byte).is_err()
 }
 
 /// Returns the interrupted stack pointer.

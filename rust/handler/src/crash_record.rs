@@ -2,7 +2,7 @@
 
 use core::cell::UnsafeCell;
 
-use firstfault_format::files;
+use firstfault_format::{files, signals};
 
 use crate::commit::{self, Content, Paths, Strength, commit};
 use crate::context::Facts;
@@ -14,6 +14,10 @@ use crate::modules::Module;
 use crate::path::PathBuffer;
 use crate::place::{Place, Process};
 use crate::sys::{self, Errno, View};
+use crate::termination;
+
+/// How much of the Python stacks a snapshot holds: the file is at most 512 KiB.
+const SNAPSHOT_MAX: usize = 128 * 1024;
 
 /// What only the owner of the handler touches.
 struct Room {
@@ -82,6 +86,10 @@ pub(crate) fn write(
         _ => None,
     };
     let dump = dump.as_ref().map(View::bytes).unwrap_or_default();
+    let dump = match dump.get(..SNAPSHOT_MAX) {
+        Some(first) if signals::is_request(facts.signal) => first,
+        _ => dump,
+    };
     let record = Record {
         facts,
         identity,
@@ -111,7 +119,7 @@ pub(crate) fn write(
         start_time_ns: if is_child { 0 } else { identity.start_time_ns },
     };
     let mut all = true;
-    for place in configuration.places {
+    for place in termination::places(facts, configuration) {
         all &= if is_child {
             // A forked child has its own names, under its parent's, and never more than this one record.
             child_place(place, identity.id, facts.process)
@@ -160,7 +168,7 @@ fn child_place(place: &Place<'static>, parent: i32, child: i32) -> Option<Place<
 }
 
 /// Takes back the files of a capture whose failure was none.
-pub(crate) fn withdraw(configuration: &Configuration) {
+pub(crate) fn withdraw(facts: &Facts, configuration: &Configuration) {
     // SAFETY: see `Room`.
     let paths = unsafe { &mut *ROOM.paths.get() };
     let identity = &configuration.identity;
@@ -169,7 +177,7 @@ pub(crate) fn withdraw(configuration: &Configuration) {
         id,
         start_time_ns: identity.start_time_ns,
     };
-    for place in configuration.places {
+    for place in termination::places(facts, configuration) {
         if id == identity.id {
             place.withdraw(&process, paths);
         } else if let Some(place) = child_place(place, identity.id, id) {

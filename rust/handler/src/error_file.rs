@@ -6,7 +6,7 @@ use crate::context::{Facts, until_nul};
 use crate::json::Writer;
 use crate::modules::{self, Module};
 use crate::native::{self, Frame};
-use crate::{black_box, park, python_stack, sys};
+use crate::{abort, black_box, park, python_stack, sys};
 
 /// How much of the Python stacks the text for people holds; all of them are in `threads`.
 const TEXT_MAX: usize = 16 * 1024;
@@ -74,6 +74,7 @@ impl Record<'_> {
         writer.members(self.identity.host_and_rank);
         self.write_process(writer);
         self.write_signal(writer);
+        self.write_last_words(writer);
         self.write_threads(writer);
         if !self.other_crashes.is_empty() {
             writer.key("other_crashes");
@@ -168,9 +169,13 @@ impl Record<'_> {
         writer.key("schema_version");
         writer.number(i64::from(SCHEMA_VERSION));
         writer.key("kind");
-        writer.string(b"signal");
+        writer.string(if signals::is_request(self.facts.signal) {
+            b"terminated"
+        } else {
+            b"signal"
+        });
         writer.key("final");
-        writer.boolean(true);
+        writer.boolean(self.facts.is_final);
         writer.key("time_ns");
         writer.number(clock.time_ns as i64);
         writer.key("monotonic_ns");
@@ -240,9 +245,33 @@ impl Record<'_> {
             writer.number(i64::from(process));
             writer.key("uid");
             writer.number(i64::from(user));
+            let name = until_nul(&facts.sender_name);
+            if !name.is_empty() {
+                writer.key("comm");
+                writer.string(name);
+            }
             writer.close(b'}');
         }
         writer.close(b'}');
+    }
+
+    /// What the process said of its end.
+    fn write_last_words(&self, writer: &mut Writer<'_>) {
+        let message = abort::message_of(self.facts);
+        if !message.is_empty() {
+            writer.key("abort_message");
+            writer.string(message);
+        }
+        let exception = abort::exception_of(self.facts);
+        if let Some(exception) = exception.filter(|exception| !exception.type_name.is_empty()) {
+            writer.key("cpp_exception");
+            writer.open(b'{');
+            writer.key("type");
+            writer.string(exception.type_name);
+            writer.key("what");
+            writer.string(exception.what);
+            writer.close(b'}');
+        }
     }
 
     fn write_threads(&self, writer: &mut Writer<'_>) {
@@ -259,7 +288,13 @@ impl Record<'_> {
         write_python_frames(writer, self.own_stack, &mut frames_cut);
         write_native_frames(writer, self.native_frames());
         writer.close(b'}');
+        let mut slots_cut = 0_usize;
         for (index, slot) in park::slots().iter().enumerate() {
+            // Of a snapshot the dump is cut, so that a cancelled job does not flood its file system.
+            if slot.dumped().end > self.dump.len() {
+                slots_cut = slots_cut.saturating_add(1);
+                continue;
+            }
             writer.open(b'{');
             writer.key("tid");
             writer.number(i64::from(slot.thread()));
@@ -290,7 +325,8 @@ impl Record<'_> {
         if self.shows_native {
             write_modules(writer);
         }
-        let threads_cut = total.saturating_sub(park::slots().len().saturating_add(1));
+        let slots = park::slots().len().saturating_sub(slots_cut);
+        let threads_cut = total.saturating_sub(slots.saturating_add(1));
         let stacks_cut = native::stacks_cut();
         if threads_cut > 0 || frames_cut > 0 || stacks_cut > 0 {
             writer.key("truncated");

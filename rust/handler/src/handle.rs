@@ -9,10 +9,12 @@ use core::sync::atomic::{
     AtomicI32, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering,
 };
 
+use firstfault_format::signals;
+
 use crate::context::{self, Facts};
 use crate::install::{self, Captured, Configuration};
 use crate::stages::{self, Depth};
-use crate::{black_box, crash_record, park, sys};
+use crate::{alternate_stack, park, sys, termination};
 
 /// The thread that handles a crash: process ID in the upper half, thread ID in the lower; 0 is nobody.
 static OWNER: AtomicU64 = AtomicU64::new(0);
@@ -114,6 +116,13 @@ fn own_key() -> u64 {
 
 fn receive(delivery: &Delivery<'_>, configuration: &'static Configuration) {
     let key = own_key();
+    let is_request = signals::is_request(delivery.signal);
+    if is_request {
+        if !termination::is_taken() {
+            return as_if_absent(delivery);
+        }
+        termination::note(delivery.signal);
+    }
     let mut is_noted = false;
     loop {
         if recovers_as_before(delivery) {
@@ -124,6 +133,9 @@ fn receive(delivery: &Delivery<'_>, configuration: &'static Configuration) {
             Err(owner) if owner == key => {
                 let now = context::stack_pointer(delivery.context);
                 if !has_jumped_out(now) {
+                    if is_request {
+                        return as_if_absent(delivery);
+                    }
                     return nested(delivery, configuration);
                 }
                 take_back(configuration);
@@ -134,16 +146,30 @@ fn receive(delivery: &Delivery<'_>, configuration: &'static Configuration) {
                 let _ = OWNER.compare_exchange(owner, 0, Ordering::AcqRel, Ordering::Relaxed);
             }
             Err(_) => {
-                if !is_noted {
+                if !is_noted && !is_request {
                     stages::note_other_crash(sys::thread_id(), delivery.signal);
                     is_noted = true;
                 }
                 if !owner_has_ended() {
                     // Its chain takes its time: this thread's own signal ends the process meanwhile.
-                    return die(delivery);
+                    return if is_request {
+                        as_if_absent(delivery)
+                    } else {
+                        die(delivery)
+                    };
                 }
             }
         }
+    }
+}
+
+/// Does what would have been done without us.
+fn as_if_absent(delivery: &Delivery<'_>) {
+    match delivery.captured.current() {
+        Some(previous) if previous.action.sa_sigaction != libc::SIG_DFL => {
+            call(&previous.action, delivery);
+        }
+        _ => die(delivery),
     }
 }
 
@@ -198,7 +224,8 @@ fn lives_on(delivery: &Delivery<'_>) -> bool {
 /// Whether the kernel raised the signal for what the thread did, and will again when it goes on.
 fn is_fault(info: *const libc::siginfo_t) -> bool {
     // SAFETY: the kernel's information, or null.
-    unsafe { info.as_ref() }.is_some_and(|info| info.si_code > 0)
+    unsafe { info.as_ref() }
+        .is_some_and(|info| signals::is_fault(info.si_signo) && info.si_code > 0)
 }
 
 /// Whether the owner's delivery began by a fault, whatever handlers have raised since.
@@ -209,7 +236,7 @@ fn outer_is_fault() -> bool {
 /// Whether the handler that was called next has left by siglongjmp(3): the thread is on its stack no more.
 fn has_jumped_out(stack_pointer: Option<usize>) -> bool {
     let frame = OUTER_FRAME.load(Ordering::Relaxed);
-    let below = frame.saturating_sub(install::STACK_SIZE)..frame;
+    let below = frame.saturating_sub(alternate_stack::SIZE)..frame;
     PHASE.load(Ordering::Acquire) == CHAINING
         && stack_pointer.is_some_and(|pointer| !below.contains(&pointer))
 }
@@ -220,8 +247,7 @@ fn take_back(configuration: &Configuration) {
         captured.recovers.store(true, Ordering::Relaxed);
         captured.used.store(0, Ordering::Relaxed);
     }
-    crash_record::withdraw(configuration);
-    stages::reset();
+    stages::withdraw(configuration);
     give_up_ownership();
 }
 
@@ -248,7 +274,9 @@ fn first(delivery: &Delivery<'_>, configuration: &'static Configuration) {
     block_all_but_crashes(configuration);
     // SAFETY: the kernel's information, or null.
     let info = unsafe { delivery.info.as_ref() };
-    stages::begin(Facts::new(delivery.signal, info, delivery.context));
+    let mut facts = Facts::new(delivery.signal, info, delivery.context);
+    facts.is_final = !lives_on_by_itself(delivery);
+    stages::begin(facts);
     deliver(delivery, configuration);
 }
 
@@ -280,8 +308,32 @@ fn resume(by_watchdog: bool, own_context: *mut c_void, configuration: &'static C
     deliver(&delivery, configuration);
 }
 
+/// Whether a handler of the program's own answers a request to end.
+fn lives_on_by_itself(delivery: &Delivery<'_>) -> bool {
+    let previous = delivery.captured.current();
+    signals::is_request(delivery.signal)
+        && previous.is_some_and(|previous| previous.action.sa_sigaction != libc::SIG_DFL)
+}
+
+/// Leaves a snapshot, then does what would have been done without us.
+fn deliver_request(delivery: &Delivery<'_>, configuration: &'static Configuration) {
+    let lives_on = lives_on_by_itself(delivery);
+    if let Some(depth) = termination::depth(!lives_on) {
+        capture(depth, configuration);
+    }
+    if lives_on {
+        // Before the handler, which may do what it likes: exit, crash, or jump out.
+        stages::reset();
+        end_delivery(delivery, configuration, false);
+    }
+    as_if_absent(delivery);
+}
+
 /// Captures as much as the next action allows, then hands the signal on.
 fn deliver(delivery: &Delivery<'_>, configuration: &'static Configuration) {
+    if signals::is_request(delivery.signal) {
+        return deliver_request(delivery, configuration);
+    }
     loop {
         let previous = delivery
             .captured
@@ -319,9 +371,7 @@ fn deliver(delivery: &Delivery<'_>, configuration: &'static Configuration) {
 /// Ends a delivery after which the process goes on; takes the record back where there was no failure.
 fn end_delivery(delivery: &Delivery<'_>, configuration: &Configuration, withdraw: bool) {
     if withdraw {
-        crash_record::withdraw(configuration);
-        black_box::withdraw();
-        stages::reset();
+        stages::withdraw(configuration);
     }
     delivery.captured.drop_used();
     give_up_ownership();
@@ -338,7 +388,7 @@ fn capture(depth: Depth, configuration: &'static Configuration) {
         PHASE.store(CAPTURING, Ordering::Release);
         stages::run(configuration, depth);
     }
-    if depth == Depth::Full {
+    if depth != Depth::Minimal {
         park::release();
     }
     PHASE.store(CHAINING, Ordering::Release);

@@ -112,7 +112,12 @@ impl Captured {
             .store(depth.saturating_sub(used), Ordering::Release);
     }
 
-    fn push(&self, previous: Previous) -> Result<(), Errno> {
+    /// Returns whether nothing was ever there before ours.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.depth.load(Ordering::Relaxed) == 0
+    }
+
+    pub(crate) fn push(&self, previous: Previous) -> Result<(), Errno> {
         // SAFETY: the installer's lock; the handler does not look at or above `depth`.
         let actions = unsafe { &mut *self.actions.get() };
         let depth = self.depth.load(Ordering::Relaxed);
@@ -128,18 +133,18 @@ impl Captured {
     }
 }
 
-/// By signal number; only crash signals are ever used.
+/// By signal number; only crash signals and requests to end are ever used.
 static CAPTURED: [Captured; 32] = [const { Captured::new() }; 32];
 
-/// Returns the record of a signal that the handler captures, `None` for any other signal.
+/// Returns the record of a signal that the handler takes, `None` for any other signal.
 pub(crate) fn captured_signal(signal: i32) -> Option<&'static Captured> {
-    signals::by_number(signal).filter(|signal| signal.crash)?;
+    signals::by_number(signal).filter(|signal| signal.crash || signal.request)?;
     CAPTURED.get(usize::try_from(signal).ok()?)
 }
 
-/// Returns whether this signal is one that the handler captures.
+/// Returns whether this signal is one that the handler captures as a crash.
 pub(crate) fn is_captured(signal: i32) -> bool {
-    captured_signal(signal).is_some()
+    signals::by_number(signal).is_some_and(|signal| signal.crash)
 }
 
 /// Installs the handler for every crash signal, or puts it back above a handler that is known to end the process.
@@ -149,7 +154,7 @@ pub(crate) fn is_captured(signal: i32) -> bool {
 /// # Errors
 /// The kernel refused an action, or too many handlers were stacked.
 pub fn install() -> Result<(), Errno> {
-    for signal in signals::SIGNALS {
+    for signal in signals::SIGNALS.iter().filter(|signal| signal.crash) {
         let Some(captured) = captured_signal(signal.number) else {
             continue;
         };
@@ -157,7 +162,7 @@ pub fn install() -> Result<(), Errno> {
         if found.sa_sigaction == libc::SIG_IGN || handle::is_ours(&found) {
             continue;
         }
-        let first_time = captured.depth.load(Ordering::Relaxed) == 0;
+        let first_time = captured.is_empty();
         let is_known = is_known(&found);
         if first_time || found.sa_sigaction == libc::SIG_DFL || is_known {
             captured.push(Previous {
@@ -187,7 +192,7 @@ pub(crate) fn is_known(action: &libc::sigaction) -> bool {
     if dumper != 0
         && action.sa_flags & libc::SA_NODEFER != 0
         && action.sa_flags & libc::SA_SIGINFO == 0
-        && module_start(address).is_some_and(|start| Some(start) == module_start(dumper))
+        && is_in_module_of(action, dumper)
     {
         // faulthandler's fatal handler: of CPython's own handlers only it sets SA_NODEFER.
         return true;
@@ -198,6 +203,11 @@ pub(crate) fn is_known(action: &libc::sigaction) -> bool {
             .iter()
             .any(|known| name.ends_with(known))
     })
+}
+
+/// Returns whether a handler is in the same module as an address.
+pub(crate) fn is_in_module_of(action: &libc::sigaction, address: usize) -> bool {
+    module_start(action.sa_sigaction).is_some_and(|start| Some(start) == module_start(address))
 }
 
 fn dynamic_info(address: usize) -> Option<libc::Dl_info> {
@@ -224,58 +234,4 @@ pub fn free_signals() -> Option<(i32, i32)> {
         sys::action(*signal).is_ok_and(|action| action.sa_sigaction == libc::SIG_DFL)
     });
     Some((free.next()?, free.next()?))
-}
-
-/// The size of the alternate signal stack: room for the kernel's frame (over 11 KiB with AMX) of every nested stage.
-pub(crate) const STACK_SIZE: usize = 256 * 1024;
-/// An unreadable page below it, so that even its overflow ends as a fault.
-const GUARD_SIZE: usize = 4096;
-
-/// Gives the calling thread an alternate signal stack, unless it has one that is large enough.
-///
-/// # Errors
-/// No memory, or the thread runs on its alternate stack just now.
-pub fn give_alternate_stack() -> Result<(), Errno> {
-    let mut present = core::mem::MaybeUninit::<libc::stack_t>::zeroed();
-    // SAFETY: a null new stack only asks; the room is for one stack_t.
-    unsafe { libc::sigaltstack(core::ptr::null(), present.as_mut_ptr()) };
-    // SAFETY: zeroed, then filled.
-    let present = unsafe { present.assume_init() };
-    if present.ss_flags & libc::SS_DISABLE == 0 && present.ss_size >= STACK_SIZE {
-        return Ok(());
-    }
-    let whole = STACK_SIZE.wrapping_add(GUARD_SIZE);
-    // SAFETY: a new private mapping touches nothing that exists.
-    let start = unsafe {
-        libc::mmap(
-            core::ptr::null_mut(),
-            whole,
-            libc::PROT_NONE,
-            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_STACK,
-            -1,
-            0,
-        )
-    };
-    if start == libc::MAP_FAILED {
-        return Err(sys::errno());
-    }
-    // SAFETY: inside the mapping just made, above its guard.
-    let bottom = unsafe { start.byte_add(GUARD_SIZE) };
-    let stack = libc::stack_t {
-        ss_sp: bottom,
-        ss_flags: 0,
-        ss_size: STACK_SIZE,
-    };
-    // SAFETY: the range is ours and becomes usable before it becomes the stack. It is never unmapped.
-    let failed = unsafe {
-        libc::mprotect(bottom, STACK_SIZE, libc::PROT_READ | libc::PROT_WRITE) != 0
-            || libc::sigaltstack(&raw const stack, core::ptr::null_mut()) != 0
-    };
-    if failed {
-        let errno = sys::errno();
-        // SAFETY: the mapping just made; nothing points into it.
-        unsafe { libc::munmap(start, whole) };
-        return Err(errno);
-    }
-    Ok(())
 }

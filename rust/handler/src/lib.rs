@@ -15,6 +15,8 @@
     )
 )]
 
+pub mod abort;
+pub mod alternate_stack;
 pub mod black_box;
 pub mod commit;
 pub mod context;
@@ -33,4 +35,5 @@ pub mod python_stack;
 mod stages;
 pub mod sys;
 mod temporary;
+pub mod termination;
 mod words;

@@ -144,6 +144,15 @@ pub fn park(signal: libc::c_int, is_crash: impl Fn(libc::c_int) -> bool) {
     }
 }
 
+/// Counts the other threads and leaves them alone.
+pub fn count_only() {
+    forget_earlier();
+    let own = sys::thread_id();
+    let mut seen = 0_usize;
+    sys::for_each_thread(|thread| seen = seen.saturating_add(usize::from(thread != own)));
+    TOTAL.store(seen, Ordering::Relaxed);
+}
+
 /// Makes the slots free again after an earlier parking, whose failure was none: its threads have been released.
 fn forget_earlier() {
     let deadline = sys::clock_ns(libc::CLOCK_MONOTONIC).saturating_add(NEXT_ANSWER_MAX_NS);

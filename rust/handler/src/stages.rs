@@ -14,7 +14,7 @@ use crate::error_file::StageReport;
 use crate::install::Configuration;
 use crate::modules::{self, Module};
 use crate::sys::{self, ThreadTimer};
-use crate::{black_box, foreign, native, park};
+use crate::{abort, black_box, foreign, native, park};
 
 /// What is done, in this order. The facts themselves come before all stages: they cannot fail.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -23,6 +23,8 @@ enum Stage {
     BlackBox,
     /// The file with the facts alone is committed.
     Minimal,
+    /// The C++ exception in flight is asked for its text.
+    CppException,
     /// The crashed thread's instruction is looked up in the memory map.
     Module,
     /// CPython dumps the crashed thread's Python stack.
@@ -40,9 +42,10 @@ enum Stage {
 }
 
 /// The stages, their names in the error file and how long each may take, nanoseconds.
-const STAGES: [(Stage, &str, u64); 9] = [
+const STAGES: [(Stage, &str, u64); 10] = [
     (Stage::BlackBox, "black_box", 100_000_000),
     (Stage::Minimal, "minimal", 500_000_000),
+    (Stage::CppException, "cpp_exception", 100_000_000),
     (Stage::Module, "module", 100_000_000),
     (Stage::OwnPythonStack, "own_python_stack", 300_000_000),
     (Stage::OwnNativeStack, "own_native_stack", 300_000_000),
@@ -61,6 +64,11 @@ const STAGES: [(Stage, &str, u64); 9] = [
 pub(crate) enum Depth {
     /// The minimal file only: the previous handler may recover, so nothing of the process is disturbed.
     Minimal,
+    /// What can be had without disturbing a process that goes on: the receiving thread's own stack. Nothing is cut
+    /// short, for CPython's dumper would never serve again.
+    Snapshot,
+    /// The same with the other threads, which are stopped for it.
+    Parked,
     /// Everything: the process is dying.
     Full,
 }
@@ -102,16 +110,28 @@ static ROOM: Room = Room {
 /// Starts a capture with these facts; a capture that has begun keeps its first ones.
 pub(crate) fn begin(facts: Facts) {
     if NEXT.load(Ordering::Relaxed) == 0 {
+        abort::collect(&facts);
         // SAFETY: see `Room`.
         unsafe { *ROOM.facts.get() = Some(facts) };
     }
 }
 
-/// Forgets a capture whose failure was none.
+/// Takes back what was written of a failure that was none, and forgets the capture.
+pub(crate) fn withdraw(configuration: &Configuration) {
+    // SAFETY: see `Room`.
+    if let Some(facts) = unsafe { &*ROOM.facts.get() } {
+        crash_record::withdraw(facts, configuration);
+    }
+    black_box::withdraw();
+    reset();
+}
+
+/// Forgets a capture.
 pub(crate) fn reset() {
     NEXT.store(0, Ordering::Relaxed);
     OWN_STACK_END.store(0, Ordering::Relaxed);
     foreign::forget_python_dump();
+    abort::forget();
     native::forget();
     modules::forget();
     OTHERS_USED.store(0, Ordering::Relaxed);
@@ -137,7 +157,9 @@ pub(crate) fn note_other_crash(thread: i32, signal: i32) {
 
 /// Runs the stages up to this depth, from wherever the machine stands.
 pub(crate) fn run(configuration: &Configuration, depth: Depth) {
-    arm_watchdog(configuration);
+    if !matches!(depth, Depth::Snapshot | Depth::Parked) {
+        arm_watchdog(configuration);
+    }
     while NEXT.load(Ordering::Relaxed) < end(depth) {
         let index = NEXT.load(Ordering::Relaxed);
         let Some((stage, _, budget_ns)) = STAGES.get(index) else {
@@ -147,7 +169,8 @@ pub(crate) fn run(configuration: &Configuration, depth: Depth) {
         if let Some(watchdog) = watchdog() {
             watchdog.arm(*budget_ns);
         }
-        let status = if execute(*stage, configuration) {
+        let is_apart = depth == Depth::Snapshot && *stage == Stage::OtherPythonStacks;
+        let status = if !is_apart && execute(*stage, configuration, depth) {
             OK
         } else {
             FAILED
@@ -187,7 +210,7 @@ fn finish(index: usize, status: u8) {
 fn end(depth: Depth) -> usize {
     match depth {
         Depth::Minimal => 2,
-        Depth::Full => STAGES.len(),
+        Depth::Snapshot | Depth::Parked | Depth::Full => STAGES.len(),
     }
 }
 
@@ -212,7 +235,7 @@ fn arm_watchdog(configuration: &Configuration) {
     }
 }
 
-fn execute(stage: Stage, configuration: &Configuration) -> bool {
+fn execute(stage: Stage, configuration: &Configuration, depth: Depth) -> bool {
     // SAFETY: see `Room`.
     let facts = unsafe { &*ROOM.facts.get() };
     let Some(facts) = facts else {
@@ -224,6 +247,10 @@ fn execute(stage: Stage, configuration: &Configuration) -> bool {
             true
         }
         Stage::Minimal => write(facts, configuration, Strength::Crash),
+        Stage::CppException => {
+            abort::find_exception(facts);
+            true
+        }
         Stage::Module => {
             let _ = modules::read();
             let module = facts.program_counter.and_then(modules::module_of);
@@ -233,6 +260,10 @@ fn execute(stage: Stage, configuration: &Configuration) -> bool {
         }
         Stage::OwnPythonStack => dump_own_stack(),
         Stage::OwnNativeStack => native::walk_crashed(facts.registers.as_ref()),
+        Stage::Park if depth == Depth::Snapshot => {
+            park::count_only();
+            false
+        }
         Stage::Park => {
             park::park(configuration.park_signal, crate::install::is_captured);
             park::slots().iter().all(park::Slot::has_answered)

@@ -6,7 +6,7 @@ use crate::context::{Facts, until_nul};
 use crate::error_file::Record;
 use crate::json::Writer;
 use crate::native::Frame;
-use crate::{modules, park, python_stack, sys};
+use crate::{abort, modules, park, python_stack, sys};
 
 /// Below this an address is a null pointer with an offset: Linux maps nothing there.
 ///
@@ -47,7 +47,23 @@ impl Record<'_> {
     /// The Python stacks for people: the crashed thread, then the others, as many as fit.
     pub(crate) fn write_text(&self, writer: &mut Writer<'_>, text_max: usize) {
         self.write_summary(writer);
-        writer.text(b"\n\nCrashed thread '");
+        let what = match abort::exception_of(self.facts) {
+            Some(exception) if exception.what.len() > first_line(exception.what).len() => {
+                exception.what.trim_ascii_end()
+            }
+            _ => b"",
+        };
+        let what = what.get(..text_max / 2).unwrap_or(what);
+        if !what.is_empty() {
+            writer.text(b"\n\n");
+            writer.text(what);
+        }
+        let text_max = text_max.saturating_sub(what.len());
+        writer.text(if signals::is_request(self.facts.signal) {
+            b"\n\nThread '"
+        } else {
+            b"\n\nCrashed thread '"
+        });
         writer.text(until_nul(&self.facts.thread_name));
         writer.text(b"' (most recent call first):\n");
         let own = python_stack::without_headline(self.own_stack);
@@ -84,6 +100,44 @@ impl Record<'_> {
             writer.text(b" more Python threads are in the error file.\n");
         }
     }
+}
+
+/// How much of a text goes into the one line.
+const LINE_MAX: usize = 500;
+/// How much of a C++ type's name.
+const TYPE_MAX: usize = 200;
+
+/// Why the process raised the signal itself, as far as it said so.
+fn write_last_words(writer: &mut Writer<'_>, facts: &Facts) {
+    let message = abort::message_of(facts);
+    match abort::exception_of(facts) {
+        Some(exception) if exception.type_name.is_empty() => {
+            writer.text(b"std::terminate was called without a C++ exception");
+        }
+        Some(exception) => {
+            writer.text(if exception.is_uncaught {
+                b"uncaught C++ exception "
+            } else {
+                b"aborted with a C++ exception in flight, "
+            });
+            let name = exception.type_name;
+            writer.text(name.get(..TYPE_MAX).unwrap_or(name));
+            if !exception.what.is_empty() {
+                writer.text(b": ");
+                writer.text(first_line(exception.what));
+            }
+        }
+        None if !message.is_empty() => {
+            writer.text(b"glibc: ");
+            writer.text(first_line(message));
+        }
+        None => writer.text(b"raised by the process itself"),
+    }
+}
+
+fn first_line(text: &[u8]) -> &[u8] {
+    let line = text.split(|byte| *byte == b'\n').next().unwrap_or_default();
+    line.get(..LINE_MAX).unwrap_or(line)
 }
 
 /// A stack, or its innermost part where it is too long.
@@ -137,38 +191,58 @@ fn write_reason(writer: &mut Writer<'_>, facts: &Facts) {
     };
     if let Some((process, user)) = facts.sender {
         if process == facts.process {
-            writer.text(b"raised by the process itself");
+            write_last_words(writer, facts);
+        } else if process == 0 {
+            writer.text(b"sent from outside this PID namespace by user ");
+            writer.text_decimal(user.into());
         } else {
             writer.text(b"sent by process ");
             writer.text_decimal(process.unsigned_abs().into());
+            let name = until_nul(&facts.sender_name);
+            if !name.is_empty() {
+                writer.text(b" '");
+                writer.text(name);
+                writer.text(b"'");
+            }
             writer.text(b" of user ");
             writer.text_decimal(user.into());
         }
         return;
     }
     let executes = facts.program_counter == Some(address);
-    let (text, shows_address): (&[u8], bool) =
-        match signals::code_name(facts.signal, code).unwrap_or_default() {
-            "SEGV_MAPERR" if address < NULL_PAGE_END && executes => {
-                (b"call through a null pointer", true)
-            }
-            "SEGV_MAPERR" if address < NULL_PAGE_END => (b"null pointer", true),
-            "SEGV_MAPERR" if executes => (b"jump to nowhere", true),
-            "SEGV_MAPERR" => (b"unmapped address", true),
-            "SEGV_ACCERR" if executes => (b"executing data", true),
-            "SEGV_ACCERR" => (b"forbidden access", true),
-            "BUS_ADRALN" => (b"misaligned address", true),
-            "BUS_ADRERR" => (
-                b"no memory behind the address (file truncated or its file system full)",
-                true,
-            ),
-            "BUS_MCEERR_AR" | "BUS_MCEERR_AO" => (b"hardware memory error", true),
-            "FPE_INTDIV" => (b"integer division by zero", false),
-            "ILL_ILLOPC" | "ILL_ILLOPN" => (b"illegal instruction", true),
-            // A general protection fault: the kernel does not know the address, and x86 raises it for many reasons.
-            "SI_KERNEL" => (b"protection fault, address unknown", false),
-            name => (name.as_bytes(), true),
-        };
+    let (text, shows_address): (&[u8], bool) = match signals::code_name(facts.signal, code)
+        .unwrap_or_default()
+    {
+        "SEGV_MAPERR" | "SEGV_ACCERR" if facts.is_stack_overflow => (b"stack overflow", true),
+        "SEGV_MAPERR" if address < NULL_PAGE_END && executes => {
+            (b"call through a null pointer", true)
+        }
+        "SEGV_MAPERR" if address < NULL_PAGE_END => (b"null pointer", true),
+        "SEGV_MAPERR" if executes => (b"jump to nowhere", true),
+        "SEGV_MAPERR" => (b"unmapped address", true),
+        "SEGV_ACCERR" if executes => (b"executing data", true),
+        "SEGV_ACCERR" => (b"forbidden access", true),
+        "BUS_ADRALN" => (b"misaligned address", true),
+        "BUS_ADRERR" => (
+            b"no memory behind the address (file truncated or its file system full)",
+            true,
+        ),
+        "BUS_MCEERR_AR" | "BUS_MCEERR_AO" => (b"hardware memory error", true),
+        "FPE_INTDIV" => (b"integer division by zero", false),
+        "ILL_ILLOPC" | "ILL_ILLOPN" => (b"illegal instruction", true),
+        "TRAP_BRKPT" => (b"breakpoint", true),
+        "SYS_SECCOMP" => (b" forbidden by seccomp", false),
+        // int3 of x86 says it so.
+        "SI_KERNEL" if facts.signal == libc::SIGTRAP => (b"breakpoint", false),
+        "SI_KERNEL" if facts.signal == libc::SIGXCPU => (b"limit of the process reached", false),
+        // A general protection fault: the kernel does not know the address, and x86 raises it for many reasons.
+        "SI_KERNEL" => (b"protection fault, address unknown", false),
+        name => (name.as_bytes(), true),
+    };
+    if let Some(number) = facts.system_call {
+        writer.text(b"system call ");
+        writer.text_decimal(number.unsigned_abs().into());
+    }
     writer.text(text);
     if shows_address {
         writer.text(b" at ");

@@ -160,3 +160,124 @@ extern "C" fn page_that_hangs() -> usize {
 extern "C" fn at_exit(fault: super::Function) {
     unsafe { libc::atexit(fault) };
 }
+
+#[unsafe(no_mangle)]
+extern "C" fn breakpoint() {
+    #[cfg(target_arch = "x86_64")]
+    unsafe {
+        asm!("int3")
+    };
+    #[cfg(target_arch = "aarch64")]
+    unsafe {
+        asm!("brk #0")
+    };
+}
+
+/// Makes a system call that a seccomp filter answers by SIGSYS.
+///
+/// Source: seccomp(2), bpf(4).
+#[unsafe(no_mangle)]
+extern "C" fn forbidden_system_call() {
+    const LOAD_WORD: u16 = 0x20;
+    const JUMP_IF_EQUAL: u16 = 0x15;
+    const RETURN: u16 = 0x06;
+    let step = |code, jt, jf, k| libc::sock_filter { code, jt, jf, k };
+    let mut steps = [
+        step(LOAD_WORD, 0, 0, 0),
+        step(JUMP_IF_EQUAL, 0, 1, libc::SYS_acct as u32),
+        step(RETURN, 0, 0, libc::SECCOMP_RET_TRAP),
+        step(RETURN, 0, 0, libc::SECCOMP_RET_ALLOW),
+    ];
+    let program = libc::sock_fprog {
+        len: steps.len() as u16,
+        filter: steps.as_mut_ptr(),
+    };
+    unsafe {
+        libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
+        libc::prctl(
+            libc::PR_SET_SECCOMP,
+            libc::SECCOMP_MODE_FILTER,
+            &raw const program,
+        );
+        libc::syscall(libc::SYS_acct, null_mut::<u8>());
+    }
+}
+
+/// Computes until the kernel has enough of it: SIGXCPU.
+#[unsafe(no_mangle)]
+extern "C" fn use_up_time() {
+    unsafe {
+        let mut limit: libc::rlimit = std::mem::zeroed();
+        libc::getrlimit(libc::RLIMIT_CPU, &raw mut limit);
+        limit.rlim_cur = 1;
+        libc::setrlimit(libc::RLIMIT_CPU, &raw const limit);
+    }
+    // One instruction, so that every run ends at the same one.
+    #[cfg(target_arch = "x86_64")]
+    unsafe {
+        asm!("2:", "jmp 2b", options(noreturn))
+    };
+    #[cfg(target_arch = "aarch64")]
+    unsafe {
+        asm!("2:", "b 2b", options(noreturn))
+    };
+}
+
+/// Calls itself until the stack is used up, `size` bytes at a time.
+#[inline(never)]
+fn deeper(size: usize, depth: usize) -> usize {
+    let mut frame = [0_u8; 200];
+    black_box(&mut frame);
+    if black_box(depth) == usize::MAX {
+        return 0;
+    }
+    if size > 4000 {
+        let mut large = [0_u8; 20_000];
+        black_box(&mut large);
+        return deeper(size, depth + 1) + usize::from(large[0]);
+    }
+    deeper(size, depth + 1) + usize::from(frame[0])
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn overflow() {
+    black_box(deeper(200, 0));
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn overflow_by_large_frames() {
+    black_box(deeper(20_000, 0));
+}
+
+/// Writes beyond the stack's beginning: close to it, but no overflow.
+#[unsafe(no_mangle)]
+extern "C" fn write_above_stack() {
+    extern "C" fn start(_: *mut std::ffi::c_void) -> *mut std::ffi::c_void {
+        let mut here = 0_u8;
+        let mut address = black_box(&raw mut here) as usize;
+        loop {
+            write(address);
+            address += 4096;
+        }
+    }
+    unsafe {
+        // A stack of our own, with nothing above it.
+        let size = 256 * 1024;
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+        let whole = libc::mmap(
+            null_mut(),
+            size + 4096,
+            libc::PROT_READ | libc::PROT_WRITE,
+            flags,
+            -1,
+            0,
+        );
+        libc::mprotect(whole.byte_add(size), 4096, libc::PROT_NONE);
+        let mut attributes = std::mem::zeroed();
+        libc::pthread_attr_init(&raw mut attributes);
+        libc::pthread_attr_setstack(&raw mut attributes, whole, size);
+        let mut thread = 0;
+        libc::pthread_create(&raw mut thread, &raw const attributes, start, null_mut());
+        libc::pthread_join(thread, null_mut());
+    }
+}

@@ -6,6 +6,7 @@
     reason = "breaking things is what every function here is for"
 )]
 
+mod cpp;
 mod faults;
 mod handlers;
 mod jump;

@@ -38,8 +38,8 @@ pub(crate) enum FileRole {
     BlackBox,
     /// Older content that a process replaced.
     Replaced,
-    /// Ours, and not read by this version.
-    Skipped,
+    /// What a process left that was asked to end.
+    Terminated,
     /// Perhaps a launcher's log.
     Log,
     /// Nothing of ours.
@@ -49,7 +49,10 @@ pub(crate) enum FileRole {
 impl FileRole {
     /// Whether the name promises an error file.
     pub(crate) fn is_error_file(self) -> bool {
-        matches!(self, Self::Main | Self::Copy | Self::Later | Self::Child)
+        matches!(
+            self,
+            Self::Main | Self::Copy | Self::Later | Self::Child | Self::Terminated
+        )
     }
 }
 
@@ -71,8 +74,8 @@ pub(crate) fn role(name: &OsStr) -> FileRole {
             FileRole::Other
         };
     }
-    if ours && name.ends_with(".term.json") {
-        return FileRole::Skipped;
+    if ours && is_terminated(&name) {
+        return FileRole::Terminated;
     }
     let Some(stem) = name.strip_suffix(files::ERROR) else {
         let log = [".log", ".err", ".out", ".txt"]
@@ -106,6 +109,16 @@ pub(crate) fn role(name: &OsStr) -> FileRole {
     } else {
         FileRole::Json
     }
+}
+
+/// `<stem>.<pid>.term.json`, and `<stem>.<pid>.term.<pid>.json` and so on for failures after it.
+fn is_terminated(name: &str) -> bool {
+    let Some((stem, rest)) = name.rsplit_once(files::TERMINATED) else {
+        return false;
+    };
+    rest.strip_suffix(files::ERROR).is_some_and(|rest| {
+        rest.is_empty() || rest.starts_with('.') && rest[1..].split('.').all(is_number)
+    }) && stem.rsplit('.').next().is_some_and(is_number)
 }
 
 fn is_number(text: &str) -> bool {
@@ -178,10 +191,14 @@ mod tests {
             ("error.4242.json", FileRole::Later),
             ("error.4242.child_4243.json", FileRole::Child),
             ("error.4242.replaced.json", FileRole::Replaced),
-            ("error.4242.term.json", FileRole::Skipped),
             ("error.4242.box", FileRole::BlackBox),
             ("rank_3.node0.4242.4242.2.box", FileRole::BlackBox),
             ("debian12.box", FileRole::Other),
+            ("error.4242.term.json", FileRole::Terminated),
+            ("error.4242.term.4242.json", FileRole::Terminated),
+            ("error.4242.term.4242.2.json", FileRole::Terminated),
+            ("rank_3.node0.4242.4242.term.json", FileRole::Terminated),
+            ("rank_3.a.term.b.4242.json", FileRole::Main),
             ("error.json.tmp", FileRole::Other),
             ("error.4242.tmp", FileRole::Other),
             ("rank_3.node0.cluster.local.4242.json", FileRole::Main),

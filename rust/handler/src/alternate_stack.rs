@@ -1,0 +1,95 @@
+//! Alternate signal stacks: without one, a thread that has used up its own dies without a word.
+
+use core::ffi::c_void;
+
+use crate::sys::{self, Errno};
+
+/// Room for the kernel's frame (over 11 KiB with AMX) of every nested stage.
+pub(crate) const SIZE: usize = 256 * 1024;
+/// An unreadable page below it, so that even its overflow ends as a fault.
+const GUARD_SIZE: usize = 4096;
+const WHOLE: usize = SIZE.wrapping_add(GUARD_SIZE);
+
+/// The alternate signal stack that a thread was given; dropped on that thread, it is taken back.
+#[derive(Debug)]
+pub struct AlternateStack {
+    start: *mut c_void,
+}
+
+impl AlternateStack {
+    /// Gives the calling thread an alternate signal stack, `None` where it has one that is large enough.
+    ///
+    /// Memory is used only where it is touched: in a crash.
+    ///
+    /// # Errors
+    /// No memory, or the thread runs on its alternate stack just now.
+    pub fn give() -> Result<Option<Self>, Errno> {
+        let present = present();
+        if present.ss_flags & libc::SS_DISABLE == 0 && present.ss_size >= SIZE {
+            return Ok(None);
+        }
+        // SAFETY: a new private mapping touches nothing that exists.
+        let start = unsafe {
+            libc::mmap(
+                core::ptr::null_mut(),
+                WHOLE,
+                libc::PROT_NONE,
+                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_STACK,
+                -1,
+                0,
+            )
+        };
+        if start == libc::MAP_FAILED {
+            return Err(sys::errno());
+        }
+        let given = Self { start };
+        let stack = libc::stack_t {
+            ss_sp: given.bottom(),
+            ss_flags: 0,
+            ss_size: SIZE,
+        };
+        // SAFETY: the range is ours and becomes usable before it becomes the stack.
+        let failed = unsafe {
+            libc::mprotect(given.bottom(), SIZE, libc::PROT_READ | libc::PROT_WRITE) != 0
+                || libc::sigaltstack(&raw const stack, core::ptr::null_mut()) != 0
+        };
+        if failed {
+            return Err(sys::errno());
+        }
+        Ok(Some(given))
+    }
+
+    fn bottom(&self) -> *mut c_void {
+        // SAFETY: inside the mapping, above its guard.
+        unsafe { self.start.byte_add(GUARD_SIZE) }
+    }
+}
+
+impl Drop for AlternateStack {
+    fn drop(&mut self) {
+        let errno = sys::errno();
+        let present = present();
+        if present.ss_sp == self.bottom() {
+            let none = libc::stack_t {
+                ss_sp: core::ptr::null_mut(),
+                ss_flags: libc::SS_DISABLE,
+                ss_size: 0,
+            };
+            // SAFETY: the value lives through the call; it fails on the stack itself, which then stays.
+            if unsafe { libc::sigaltstack(&raw const none, core::ptr::null_mut()) } != 0 {
+                return;
+            }
+        }
+        // SAFETY: the mapping that was made for this; no thread has it as its stack.
+        unsafe { libc::munmap(self.start, WHOLE) };
+        sys::set_errno(errno);
+    }
+}
+
+fn present() -> libc::stack_t {
+    let mut present = core::mem::MaybeUninit::<libc::stack_t>::zeroed();
+    // SAFETY: a null new stack only asks; the room is for one stack_t.
+    unsafe { libc::sigaltstack(core::ptr::null(), present.as_mut_ptr()) };
+    // SAFETY: zeroed, then filled.
+    unsafe { present.assume_init() }
+}

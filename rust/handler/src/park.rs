@@ -12,9 +12,9 @@ use crate::{context, foreign, sys};
 
 /// How many threads are parked; of more, the rest is only counted.
 pub const THREADS_MAX: usize = 1024;
-/// How long parking goes on while threads still answer, and how long it waits for the next one.
-const PARKING_MAX_NS: u64 = 300_000_000;
-const NEXT_ANSWER_MAX_NS: u64 = 40_000_000;
+/// How long parking goes on while threads may still answer, and how often it looks whether they may.
+const PARKING_MAX_NS: u64 = 450_000_000;
+const NEXT_ANSWER_MAX_NS: u64 = 20_000_000;
 /// How long one thread may dump.
 const DUMP_MAX_NS: u64 = 200_000_000;
 
@@ -132,8 +132,13 @@ pub fn park(signal: libc::c_int, is_crash: impl Fn(libc::c_int) -> bool) {
             return;
         }
         sys::futex_wait(&ANSWERED, answered, NEXT_ANSWER_MAX_NS);
-        // One interval without an answer: who blocks the signal will never come.
-        if ANSWERED.load(Ordering::Acquire) == answered {
+        // An interval without an answer: a busy machine, or threads that never will.
+        if ANSWERED.load(Ordering::Acquire) == answered
+            && slots()
+                .iter()
+                .filter(|slot| !slot.has_answered())
+                .all(|slot| sys::thread_blocks(slot.thread(), signal))
+        {
             return;
         }
     }

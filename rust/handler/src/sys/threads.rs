@@ -97,30 +97,53 @@ fn decimal(digits: &[u8]) -> Option<i32> {
 
 /// Returns the name of a thread of this process, from /proc.
 pub fn name_of_thread(thread: i32, name: &mut [u8; 16]) -> Option<&[u8]> {
-    let length = read_name(b"/proc/self/task/", thread, name)?;
-    name.get(..length)
+    read_of(b"/proc/self/task/", thread, b"comm", name)?.strip_suffix(b"\n")
 }
 
 /// Returns the name of a process, at most 15 bytes and NULs after them; empty where it is gone or hidden.
 pub fn name_of_process(process: i32) -> [u8; 16] {
     let mut name = [0; 16];
-    let length = read_name(b"/proc/", process, &mut name).unwrap_or(0);
+    let found = read_of(b"/proc/", process, b"comm", &mut name);
+    let length = found.map_or(0, |name| name.trim_ascii_end().len());
     for byte in name.iter_mut().skip(length) {
         *byte = 0;
     }
     name
 }
 
-/// Reads a `comm` file; returns the length of the name in it.
-fn read_name(directory: &[u8], id: i32, name: &mut [u8; 16]) -> Option<usize> {
-    let mut path = [0_u8; 40];
+/// Returns whether a thread of this process blocks a signal, and so will never handle it; a thread that is gone will
+/// not either.
+///
+/// Source: proc_pid_status(5), `SigBlk`, a mask in hexadecimal with the first signal in the lowest bit.
+pub fn thread_blocks(thread: i32, signal: libc::c_int) -> bool {
+    let mut status = [0_u8; 2048];
+    let Some(text) = read_of(b"/proc/self/task/", thread, b"status", &mut status) else {
+        return true;
+    };
+    let mask = text
+        .split(|byte| *byte == b'\n')
+        .find_map(|line| line.strip_prefix(b"SigBlk:\t"));
+    let mask = mask.and_then(|digits| str::from_utf8(digits).ok());
+    let mask = mask.and_then(|digits| u64::from_str_radix(digits, 16).ok());
+    let bit = 1_u64.checked_shl(signal.saturating_sub(1).unsigned_abs());
+    mask.unwrap_or(0) & bit.unwrap_or(0) != 0
+}
+
+/// Returns the beginning of a file of a thread or process in /proc, as much as fits.
+fn read_of<'b>(directory: &[u8], id: i32, name: &[u8], buffer: &'b mut [u8]) -> Option<&'b [u8]> {
+    let mut path = [0_u8; 48];
     let mut digits = Decimal::new();
-    let parts: [&[u8]; 3] = [directory, digits.format(id.unsigned_abs().into()), b"/comm"];
+    let parts: [&[u8]; 4] = [
+        directory,
+        digits.format(id.unsigned_abs().into()),
+        b"/",
+        name,
+    ];
     for (slot, byte) in path.iter_mut().zip(parts.into_iter().flatten()) {
         *slot = *byte;
     }
     let descriptor = open(CStr::from_bytes_until_nul(&path).ok()?, libc::O_RDONLY, 0).ok()?;
-    let count = read(descriptor, name);
+    let count = read(descriptor, buffer);
     close(descriptor);
-    Some(name.get(..count.ok()?)?.strip_suffix(b"\n")?.len())
+    buffer.get(..count.ok()?)
 }

@@ -289,7 +289,7 @@ impl Record<'_> {
         write_native_frames(writer, self.native_frames());
         writer.close(b'}');
         let mut slots_cut = 0_usize;
-        for (index, slot) in park::slots().iter().enumerate() {
+        for (index, slot) in (0..park::THREADS_MAX).zip(park::slots()) {
             // Of a snapshot the dump is cut, so that a cancelled job does not flood its file system.
             if slot.dumped().end > self.dump.len() {
                 slots_cut = slots_cut.saturating_add(1);

@@ -97,15 +97,14 @@ fn decimal(digits: &[u8]) -> Option<i32> {
 
 /// Returns the name of a thread of this process, from /proc.
 pub fn name_of_thread(thread: i32, name: &mut [u8; 16]) -> Option<&[u8]> {
-    read_proc(b"/proc/self/task/", thread, b"comm", name)?.strip_suffix(b"\n")
+    read_of(b"/proc/self/task/", thread, b"comm", name)?.strip_suffix(b"\n")
 }
 
 /// Returns the name of a process, at most 15 bytes and NULs after them; empty where it is gone or hidden.
 pub fn name_of_process(process: i32) -> [u8; 16] {
     let mut name = [0; 16];
-    let length = read_proc(b"/proc/", process, b"comm", &mut name)
-        .and_then(|name| name.strip_suffix(b"\n"))
-        .map_or(0, <[u8]>::len);
+    let found = read_of(b"/proc/", process, b"comm", &mut name);
+    let length = found.map_or(0, |name| name.trim_ascii_end().len());
     for byte in name.iter_mut().skip(length) {
         *byte = 0;
     }
@@ -118,7 +117,7 @@ pub fn name_of_process(process: i32) -> [u8; 16] {
 /// Source: proc_pid_status(5), `SigBlk`, a mask in hexadecimal with the first signal in the lowest bit.
 pub fn thread_blocks(thread: i32, signal: libc::c_int) -> bool {
     let mut status = [0_u8; 2048];
-    let Some(text) = read_proc(b"/proc/self/task/", thread, b"status", &mut status) else {
+    let Some(text) = read_of(b"/proc/self/task/", thread, b"status", &mut status) else {
         return true;
     };
     let mask = text
@@ -130,8 +129,8 @@ pub fn thread_blocks(thread: i32, signal: libc::c_int) -> bool {
     mask.unwrap_or(0) & bit.unwrap_or(0) != 0
 }
 
-/// Returns the beginning of `<directory><id>/<name>`, as much as fits.
-fn read_proc<'b>(directory: &[u8], id: i32, name: &[u8], buffer: &'b mut [u8]) -> Option<&'b [u8]> {
+/// Returns the beginning of a file of a thread or process in /proc, as much as fits.
+fn read_of<'b>(directory: &[u8], id: i32, name: &[u8], buffer: &'b mut [u8]) -> Option<&'b [u8]> {
     let mut path = [0_u8; 48];
     let mut digits = Decimal::new();
     let parts: [&[u8]; 4] = [

@@ -102,7 +102,9 @@ pub(super) fn subject(report: &Report, cause: &RootCause) -> String {
     } else {
         String::new()
     };
-    match (cause.rank, cause.local_rank, cause.host.as_str()) {
+    // What follows the name must stay on the line.
+    let host = safe::cut(&safe::one_line(&cause.host), 30);
+    match (cause.rank, cause.local_rank, host.as_str()) {
         (Some(rank), Some(local), "") => format!("rank {rank} (local rank {local}{attempt})"),
         (Some(rank), Some(local), host) => {
             format!("rank {rank} (local rank {local} on host {host}{attempt})")

@@ -225,7 +225,13 @@ fn crash(failure: &Failure, section: &Section) -> Finding {
         .into_iter()
         .flatten()
         .find_map(|text| rules().by_text("", &text, ""));
+    let sent = section.signal.as_ref().and_then(|signal| {
+        let sender = signal.sender.as_ref()?;
+        let other = sender.pid != 0 && Some(sender.pid) != section.process.pid;
+        (other && crate::outcome::is_crash(-i64::from(number))).then_some((signal, sender))
+    });
     let rule = match by_text {
+        _ if sent.is_some() => rules().by_id("sent-signal"),
         Some(rule) => rule,
         None if section.cpp_exception.is_some() => rules().by_id("cpp-exception"),
         None => rules().by_status(-i64::from(number)),
@@ -243,7 +249,21 @@ fn crash(failure: &Failure, section: &Section) -> Finding {
         pointers: Vec::new(),
         relay: false,
         fingerprint,
-        headline: failure.message.clone(),
+        headline: match sent {
+            None => failure.message.clone(),
+            Some((signal, sender)) => {
+                let name = sender
+                    .comm
+                    .as_deref()
+                    .map(|name| format!(" ({name})"))
+                    .unwrap_or_default();
+                let user = sender
+                    .uid
+                    .map(|uid| format!(" of user {uid}"))
+                    .unwrap_or_default();
+                format!("{} sent by process {}{name}{user}", signal.name, sender.pid)
+            }
+        },
     }
 }
 

@@ -68,6 +68,8 @@ pub(crate) fn explain(
                 "rank {rank} recorded it: {}",
                 record.path.display()
             )),
+            (None, _)
+                if outcome.evidence.damaged.is_some() && outcome.evidence.output.is_empty() => {}
             (None, _) if outcome.passing().is_some() => {
                 lines.push(format!("rank {rank} left no error file"));
             }
@@ -108,7 +110,9 @@ pub(crate) fn explain(
         }
         lines.extend(last_heard(outcome));
         if let Some(damaged) = &outcome.evidence.damaged {
-            lines.push(format!("its error file is damaged: {damaged}"));
+            lines.push(format!(
+                "the error file of rank {rank} is damaged: {damaged}"
+            ));
         }
         let message = outcome
             .evidence

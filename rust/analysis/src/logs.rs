@@ -179,6 +179,12 @@ const KEYS: &[&str] = &[
     "traceback",
 ];
 
+/// At most so many attempts of one launcher are told apart.
+const MAX_ATTEMPTS: usize = 1000;
+
+/// Local ranks from here on are no launcher's.
+const MAX_WORKERS: u32 = 4096;
+
 /// At most so many bytes of a traceback in a summary are kept.
 const MAX_TRACEBACK: usize = 64 << 10;
 
@@ -226,7 +232,10 @@ fn other(log: &mut AgentLog, line: &str, line_number: usize) {
                 pid: pid.parse().ok(),
             })
         };
-        log.failed.extend(found());
+        // More attempts or workers than any launcher has are a mistake, not a list to write out.
+        let failed = found().filter(|failed: &Failed| failed.local_rank < MAX_WORKERS);
+        log.failed
+            .extend(failed.filter(|_| log.failed.len() < MAX_ATTEMPTS));
     } else if let Some((_, rest)) = line.split_once("Sending process ") {
         log.closed.extend(
             rest.split_once(" closing signal ")

@@ -54,7 +54,7 @@ pub(crate) fn outcome(evidence: &RankEvidence, reported: bool) -> Outcome<'_> {
         agreed: false,
     };
     if evidence.record.is_some() {
-        outcome.by_record();
+        outcome.by_record(reported);
     } else if !outcome.by_output() && !outcome.by_snapshot() {
         outcome.by_status(reported);
         if evidence.status.is_none() && outcome.end == End::Silent {
@@ -65,7 +65,7 @@ pub(crate) fn outcome(evidence: &RankEvidence, reported: bool) -> Outcome<'_> {
 }
 
 impl Outcome<'_> {
-    fn by_record(&mut self) {
+    fn by_record(&mut self, reported: bool) {
         let Some(record) = &self.evidence.record else {
             return;
         };
@@ -92,6 +92,23 @@ impl Outcome<'_> {
             // What was recorded in passing is not what it died of.
             self.by_status(true);
             return;
+        }
+        if provisional && status.is_none_or(|status| status == 0) {
+            // Nor does it tell that the rank failed at all.
+            (self.time_ns, self.coarse_ns) = (None, 0);
+            self.end = if reported || status == Some(0) {
+                End::Succeeded
+            } else {
+                End::Silent
+            };
+            return;
+        }
+        let mut finding = finding;
+        if finding.rule.id == "abort"
+            && let Some((rule, line)) = crate::output::last_words(&self.evidence.output)
+        {
+            finding.rule = rule;
+            self.title = format!("{}: {line}", self.title);
         }
         self.set(finding);
     }

@@ -40,14 +40,14 @@ impl Outcome<'_> {
         let rule = said
             .as_deref()
             .and_then(|said| rules.by_text("", said, ""))
-            .or_else(|| heap_line(text).and_then(|line| rules.by_text("", line, "")));
+            .or_else(|| Some(last_words(text)?.0));
         let rule = rule.unwrap_or_else(|| rules.by_status(-number));
         let frames: Vec<FrameRef<'_>> = fatal.map(|fatal| fatal.frames).unwrap_or_default();
         let name = signal_title(number);
         self.title = match what
             .map(|(_, what)| what)
             .filter(|what| !what.is_empty())
-            .or_else(|| heap_line(text))
+            .or_else(|| Some(last_words(text)?.1))
         {
             Some(what) => format!("{name}: {what}"),
             None => name,
@@ -143,11 +143,10 @@ fn by_description(title: &str) -> Option<i64> {
         .map(|signal| signal.number.into())
 }
 
-/// glibc's last words, printed before it aborts.
-fn heap_line(text: &str) -> Option<&str> {
-    text.lines().rev().map(str::trim).find(|line| {
-        rules()
-            .by_text("", line, "")
-            .is_some_and(|rule| rule.id == "heap-corruption")
+/// What glibc or gloo printed before the process aborted.
+pub(crate) fn last_words(text: &str) -> Option<(&'static crate::classify::Rule, &str)> {
+    text.lines().rev().map(str::trim).find_map(|line| {
+        let rule = rules().by_text("", line, "")?;
+        (rule.id == "heap-corruption" || rule.id == "collective-mismatch").then_some((rule, line))
     })
 }

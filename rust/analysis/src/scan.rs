@@ -350,6 +350,7 @@ fn agent_log(path: &Path, found: &mut Evidence) {
 /// Reads the output of workers that left no error file, and enough of others to learn which ranks they were.
 fn read_outputs(evidence: &mut Evidence) {
     let mut told: HashMap<SlotKey, bool> = HashMap::new();
+    let mut aborted: std::collections::HashSet<SlotKey> = std::collections::HashSet::new();
     for record in &evidence.records {
         if let Some(slot) = &record.slot {
             let ranked = record
@@ -358,6 +359,13 @@ fn read_outputs(evidence: &mut Evidence) {
                 .as_ref()
                 .is_some_and(|section| section.rank.rank.is_some());
             *told.entry(slot.clone()).or_default() |= ranked;
+            let section = record.failure.section.as_ref();
+            if section
+                .and_then(|section| section.signal.as_ref())
+                .is_some_and(|signal| signal.number == 6)
+            {
+                aborted.insert(slot.clone());
+            }
         }
     }
     for boxed in &evidence.boxes {
@@ -373,6 +381,11 @@ fn read_outputs(evidence: &mut Evidence) {
         let tries = known
             .entry((slot.key.run.clone(), slot.key.attempt))
             .or_default();
+        // Why a process aborted is often in its output alone.
+        if aborted.contains(&slot.key) {
+            let text = read::tail(stderr, MAX_OUTPUT_BYTES).unwrap_or_default();
+            slot.output = traceback::strip_prefixes(&text).into_owned();
+        }
         match told.get(&slot.key) {
             // One worker that tells its rank tells those of its neighbours.
             Some(true) => *tries = u32::MAX,

@@ -18,6 +18,7 @@ impl Attempt<'_> {
         self.pointed_at(&timeouts)
             .or_else(|| self.preempted())
             .or_else(|| self.silent(&timeouts))
+            .or_else(|| self.left_early())
             .or_else(|| self.nobody(&timeouts))
     }
 
@@ -203,6 +204,45 @@ impl Attempt<'_> {
             also: Vec::new(),
             suspects,
             reasons,
+        })
+    }
+
+    /// Ranks that ended well while all others lost a peer or waited in vain.
+    fn left_early(&self) -> Option<Decision> {
+        let left = self.with_end(End::Succeeded);
+        let first = *left.first()?;
+        let reason = format!(
+            "it ended well, while {} lost a peer or waited in vain",
+            count(self.victims(), "rank")
+        );
+        let alone = left.len() == 1;
+        let suspects = left.iter().map(|&rank| (rank, reason.clone()));
+        Some(Decision {
+            subject: if alone {
+                Subject::Rank(first)
+            } else {
+                Subject::Job(None)
+            },
+            rule: rules().by_id("left-early"),
+            confidence: if alone {
+                Confidence::Medium
+            } else {
+                Confidence::Low
+            },
+            also: Vec::new(),
+            suspects: if alone {
+                Vec::new()
+            } else {
+                suspects.collect()
+            },
+            reasons: vec![if alone {
+                reason.clone()
+            } else {
+                format!(
+                    "{} ended well while the others still needed them",
+                    count(left.len(), "rank")
+                )
+            }],
         })
     }
 

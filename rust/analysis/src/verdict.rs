@@ -185,6 +185,22 @@ fn describe_attempt(report: &mut Report, attempt: &Attempt<'_>) {
             ranges(unread)
         ));
     }
+    let provisional = attempt.outcomes.values().filter(|outcome| {
+        outcome.finding.is_none()
+            && outcome
+                .evidence
+                .section()
+                .is_some_and(|section| !section.is_final)
+    });
+    let provisional: Vec<&Outcome<'_>> = provisional.collect();
+    if let Some(first) = provisional.first() {
+        report.incomplete.push(format!(
+            "{} of failures that nothing says ended a rank, as of rank {}: {}",
+            count(provisional.len(), "provisional record"),
+            first.evidence.rank,
+            first_line(&first.title)
+        ));
+    }
     let children: usize = attempt
         .outcomes
         .values()
@@ -296,6 +312,12 @@ fn title(attempt: &Attempt<'_>, decision: &Decision) -> String {
             "the launcher was ended from outside".to_owned()
         }
         (_, Subject::Host(_)) => "nothing came back from this host".to_owned(),
+        (_, Subject::Rank(_)) if decision.rule.id == "left-early" => {
+            "it ended well before the others".to_owned()
+        }
+        (_, Subject::Job(_)) if decision.rule.id == "left-early" => {
+            "several ranks ended well before the others".to_owned()
+        }
         (_, Subject::Rank(_)) => "it left no error of its own".to_owned(),
         _ => "several ranks left no error of their own".to_owned(),
     }

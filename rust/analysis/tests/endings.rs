@@ -2,8 +2,9 @@
 
 mod common;
 
-use common::{Job, cause};
+use common::{Job, PEER, SECOND, START, cause, ours, signal, torch};
 use firstfault_analysis::schema::Confidence;
+use serde_json::json;
 
 const HANDLED: &str = "ERROR:root:cache miss, continuing\nTraceback (most recent call last):\n  File \"/j/t.py\", line 7, in main\n    \
     open(x)\nFileNotFoundError: [Errno 2] No such file or directory: '/cache/x'\n";
@@ -144,4 +145,155 @@ fn an_exception_that_the_interpreter_ignored_hides_none() {
         cause(&job("ignored", &["", &output], &log).report()).1,
         "missing_file"
     );
+}
+
+#[test]
+fn what_was_recorded_in_passing_is_no_failure_by_itself() {
+    let job = Job::new("provisional-alone");
+    let mut noted = ours(0, "ValueError: handled", START);
+    noted["firstfault"]["final"] = json!(false);
+    job.record("n_abcd1234/attempt_0/0/error.json", &noted);
+    let report = job.report();
+    assert!(report.root_cause.is_none() && report.is_undetermined());
+    assert!(
+        report
+            .incomplete
+            .iter()
+            .any(|line| line.starts_with("1 provisional record") && line.contains("handled")),
+        "{:?}",
+        report.incomplete
+    );
+    job.record(
+        "n_abcd1234/attempt_0/1/error.json",
+        &ours(1, "KeyError: 'real'", START + SECOND),
+    );
+    assert_eq!(
+        (cause(&job.report()).0, job.report().also_primary.len()),
+        (Some(1), 0)
+    );
+}
+
+#[test]
+fn a_rank_that_ended_well_before_the_others_is_suspected() {
+    for (others, expected) in [
+        (1, (Some(0), Confidence::Medium)),
+        (2, (None, Confidence::Low)),
+    ] {
+        let job = Job::new("early");
+        for local in 0..4_u32 {
+            job.write(&format!("n_abcd1234/attempt_0/{local}/stderr.log"), "");
+        }
+        for local in others..4 {
+            job.record(
+                &format!("n_abcd1234/attempt_0/{local}/error.json"),
+                &torch(PEER, START),
+            );
+        }
+        let log = agent(&[], (others, 1), &[1; 4]);
+        let whole: Vec<&str> = log.split_inclusive("[0]:\n").collect();
+        let kept: String = whole
+            .iter()
+            .enumerate()
+            .filter(|(index, _)| *index == 0 || *index > others as usize)
+            .map(|(_, part)| *part)
+            .collect();
+        job.write("agent.log", kept);
+        let report = job.report();
+        assert_eq!(
+            cause(&report),
+            (expected.0, "left_early", expected.1),
+            "{:?}",
+            report.ranks
+        );
+    }
+}
+
+#[test]
+fn a_signal_that_another_process_sent_is_no_bad_address() {
+    let job = Job::new("sent");
+    let mut record = signal(1, START);
+    record["firstfault"]["signal"]["code"] = json!("SI_USER");
+    record["firstfault"]["signal"]["sender"] = json!({"pid": 77, "uid": 1000, "comm": "kill"});
+    job.record("n_abcd1234/attempt_0/1/error.json", &record);
+    let report = job.report();
+    assert_eq!(cause(&report).1, "killed_unknown");
+    assert_eq!(
+        report.root_cause.expect("a cause").title,
+        "SIGSEGV sent by process 77 (kill) of user 1000"
+    );
+}
+
+#[test]
+fn a_mismatch_that_only_the_output_of_an_abort_tells() {
+    let text = "terminate called after throwing an instance of 'gloo::EnforceNotMet'\n  what():  [enforce fail at pair.cc:456] \
+        Received data size doesn't match expected size. Is there a distributed collective mismatch in your code?\n";
+    let job = Job::new("abort-mismatch");
+    let mut record = signal(1, START);
+    record["message"]["message"] = json!("SIGABRT (Aborted): raised by the process itself");
+    record["message"]["errorCode"] = json!(-6);
+    record["firstfault"]["signal"] = json!({"number": 6, "name": "SIGABRT"});
+    job.record("n_abcd1234/attempt_0/1/error.json", &record);
+    job.write("n_abcd1234/attempt_0/1/stderr.log", text);
+    let report = job.report();
+    assert_eq!(
+        cause(&report),
+        (None, "collective_mismatch", Confidence::Low)
+    );
+    assert!(
+        report
+            .root_cause
+            .expect("a cause")
+            .title
+            .contains("Received data size doesn't match")
+    );
+}
+
+#[test]
+fn clocks_that_the_kernel_does_not_trust_tell_no_order() {
+    let job = Job::new("clocks");
+    for (rank, message, after) in [(0, "KeyError: 'a'", 0), (2, "ValueError: b", 5 * SECOND)] {
+        let mut record = ours(rank, message, START + after);
+        record["firstfault"]["clock"] = json!({"max_error_us": 16_000_000, "synchronized": false});
+        job.record(&format!("n_abcd1234/attempt_0/{rank}/error.json"), &record);
+    }
+    let cause = job.report().root_cause.expect("a cause");
+    assert_eq!(cause.confidence, Confidence::Low);
+    assert!(
+        !cause
+            .evidence
+            .iter()
+            .any(|line| line.starts_with("it failed first")),
+        "{:?}",
+        cause.evidence
+    );
+}
+
+#[test]
+fn a_long_name_of_a_host_leaves_the_confidence_on_the_line() {
+    let job = Job::new("long-host");
+    let mut record = ours(1, "ValueError: x", START);
+    record["firstfault"]["host"]["name"] = json!("h".repeat(300));
+    job.record("rank_1.json", &record);
+    let text = firstfault_analysis::report::text::render(&job.report(), false);
+    assert!(
+        text.lines()
+            .next()
+            .expect("a line")
+            .ends_with("confidence medium"),
+        "{text}"
+    );
+}
+
+#[test]
+fn a_log_of_a_hundred_thousand_failures_ends_in_time() {
+    let job = Job::new("many-failures");
+    let text: String = (0..100_000)
+        .map(|n| {
+            format!(
+                "E1 api.py:1002] failed (exitcode: 1) local_rank: {n} (pid: {n}) of binary: p\n"
+            )
+        })
+        .collect();
+    job.write("agent.log", text);
+    assert!(job.report().root_cause.is_some());
 }

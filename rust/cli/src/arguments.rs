@@ -65,7 +65,7 @@ pub(crate) struct Report {
     #[arg(long)]
     pub(crate) check: bool,
     /// The number of ranks of the job, so that ranks which left nothing are missed
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_048_576))]
     pub(crate) world_size: Option<u32>,
 }
 

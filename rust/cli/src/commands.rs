@@ -4,6 +4,7 @@ use crate::arguments::{Arguments, Command, Format, Report, SchemaOf, Show};
 use crate::{complain, no_colour};
 use firstfault_analysis::{Error, ErrorKind, Options, analyze, report, schema};
 use std::io::{self, IsTerminal, Write};
+use std::path::{Path, PathBuf};
 
 /// Wrong usage, or nothing that could be read or written.
 pub(crate) const USAGE: u8 = 2;
@@ -28,6 +29,17 @@ pub(crate) fn run(arguments: Arguments) -> u8 {
 }
 
 fn run_report(arguments: &Report) -> u8 {
+    if let Some(output) = arguments
+        .output
+        .as_deref()
+        .filter(|output| is_input(output, &arguments.paths))
+    {
+        complain(&format!(
+            "firstfault: {}: exists among the inputs, and is not overwritten",
+            output.display()
+        ));
+        return USAGE;
+    }
     let options = Options::default().with_world_size(arguments.world_size);
     let found = match analyze(&arguments.paths, &options) {
         Ok(found) => found,
@@ -75,6 +87,18 @@ fn run_show(arguments: &Show) -> u8 {
     }
     let colour = io::stdout().is_terminal() && !no_colour();
     print(&report::show::text(&shown, colour), 0)
+}
+
+/// Whether a file that exists is, or lies below, one of the paths to read.
+fn is_input(output: &Path, paths: &[PathBuf]) -> bool {
+    let Ok(output) = output.canonicalize() else {
+        return false;
+    };
+    output.is_file()
+        && paths.iter().any(|path| {
+            path.canonicalize()
+                .is_ok_and(|path| output.starts_with(path))
+        })
 }
 
 fn advice(error: &Error) -> &'static str {

@@ -237,3 +237,28 @@ fn no_colour_reaches_a_pipe() {
     assert!(!stdout(&run(&["report", "segv_0"])).contains('\x1b'));
     assert!(!stdout(&run(&["--help"])).contains('\x1b'));
 }
+
+#[test]
+fn no_evidence_is_overwritten() {
+    let directory =
+        std::env::temp_dir().join(format!("firstfault-overwrite-{}", std::process::id()));
+    std::fs::create_dir_all(&directory).expect("a directory");
+    let file = directory.join("error.json");
+    std::fs::write(&file, "{\"message\": \"x\"}").expect("written");
+    let path = |path: &Path| path.to_str().expect("UTF-8").to_owned();
+    for input in [&directory, &file] {
+        let output = run(&["report", &path(input), "--output", &path(&file)]);
+        assert_eq!(output.status.code(), Some(2), "{}", stderr(&output));
+        assert_eq!(
+            std::fs::read_to_string(&file).expect("there"),
+            "{\"message\": \"x\"}"
+        );
+    }
+    std::fs::remove_dir_all(&directory).expect("removed");
+    assert_eq!(
+        run(&["report", "raise_0", "--world-size", "1048577"])
+            .status
+            .code(),
+        Some(2)
+    );
+}

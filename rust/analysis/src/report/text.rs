@@ -66,10 +66,11 @@ pub(super) fn without_cause(report: &Report) -> &'static str {
 fn verdict(page: &mut Page, report: &Report, cause: &RootCause) {
     let who = subject(report, cause);
     let sure = confidence(cause.confidence);
-    page.head(&format!(
-        "ROOT CAUSE  {who}: {}, confidence {sure}",
-        cause.category
-    ));
+    // Whatever a host is called, the category and how sure it is stay on the line.
+    let end = format!(": {}, confidence {sure}", cause.category);
+    let begin = format!("ROOT CAUSE  {who}");
+    let columns = MAX_COLUMNS.saturating_sub(safe::width(&end));
+    page.head(&format!("{}{end}", safe::cut(&begin, columns)));
     page.paragraph(2, &cause.title, 3);
     if let Some(group) = group_of(report, cause).filter(|group| !group.example.location.is_empty())
     {

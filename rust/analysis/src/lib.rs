@@ -36,6 +36,7 @@ mod outcome;
 mod output;
 mod records;
 mod rules;
+mod runs;
 mod silence;
 
 pub use error::{Error, ErrorKind};

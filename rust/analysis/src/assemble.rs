@@ -129,6 +129,22 @@ impl RankEvidence {
 pub(crate) fn assemble(mut evidence: Evidence, options: &Options) -> Job {
     let mut job = Job::default();
     one_run(&mut evidence, &mut job);
+    let others = crate::runs::latest(&mut evidence);
+    if !others.is_empty() {
+        let mut paths = others
+            .iter()
+            .take(3)
+            .cloned()
+            .collect::<Vec<_>>()
+            .join(", ");
+        if others.len() > 3 {
+            paths.push_str(" …");
+        }
+        let runs = count(others.len(), "other run");
+        job.notes.push(format!(
+            "{runs} found here and left out; give one of these alone to judge it: {paths}"
+        ));
+    }
     let numbers = Numbers::of(&evidence);
     let assumed = numbers.assumed();
     if !assumed.is_empty() {
@@ -297,7 +313,7 @@ fn run_of_box<'a>(boxed: &'a Boxed, names: &'a HashMap<RunPath, String>) -> &'a 
     }
 }
 
-fn attempt_of(record: &Record) -> u32 {
+pub(crate) fn attempt_of(record: &Record) -> u32 {
     let slot = record.slot.as_ref().map(|slot| slot.attempt);
     let stated = || {
         record

@@ -252,10 +252,18 @@ impl Attempt<'_> {
         let is_told = !candidates.iter().any(|&rank| self.vanished(rank));
         if is_told && rest.iter().all(|&other| self.clearly_before(first, other)) {
             decision.confidence = decision.confidence.min(Confidence::Medium);
-            decision.reasons.push(format!(
-                "it failed first: {} other ranks failed by themselves later",
-                rest.len()
-            ));
+            let one_clock = rest
+                .iter()
+                .all(|other| same_clock(&self.outcomes[&first], &self.outcomes[other]));
+            let order = if one_clock {
+                "it failed first"
+            } else {
+                "by the clocks of different hosts, which may disagree, it failed first"
+            };
+            let later = crate::decide::count(rest.len(), "other rank");
+            decision
+                .reasons
+                .push(format!("{order}: {later} failed by themselves later"));
         } else {
             decision.confidence = Confidence::Low;
             let count = rest.len();

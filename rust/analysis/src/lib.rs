@@ -37,6 +37,7 @@ mod outcome;
 mod output;
 mod records;
 mod rules;
+mod runs;
 mod silence;
 
 pub use error::{Error, ErrorKind};

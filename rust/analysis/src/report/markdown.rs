@@ -13,7 +13,7 @@ pub fn render(report: &Report) -> String {
         }
         Some(cause) => {
             let (who, sure) = (
-                text::subject(report, cause, 64),
+                text::subject(report, cause),
                 text::confidence(cause.confidence),
             );
             let _ = writeln!(

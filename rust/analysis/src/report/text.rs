@@ -64,16 +64,13 @@ pub(super) fn without_cause(report: &Report) -> &'static str {
 }
 
 fn verdict(page: &mut Page, report: &Report, cause: &RootCause) {
+    let who = subject(report, cause);
     let sure = confidence(cause.confidence);
-    let head = |host_columns: usize| {
-        let who = subject(report, cause, host_columns);
-        format!("ROOT CAUSE  {who}: {}, confidence {sure}", cause.category)
-    };
-    // What follows the host's name must stay on the line.
-    let whole = head(MAX_COLUMNS);
-    let excess = safe::width(&whole).saturating_sub(MAX_COLUMNS);
-    let host_columns = safe::width(&safe::one_line(&cause.host)).min(MAX_COLUMNS);
-    page.head(&head(host_columns.saturating_sub(excess).max(8)));
+    // Whatever a host is called, the category and how sure it is stay on the line.
+    let end = format!(": {}, confidence {sure}", cause.category);
+    let begin = format!("ROOT CAUSE  {who}");
+    let columns = MAX_COLUMNS.saturating_sub(safe::width(&end));
+    page.head(&format!("{}{end}", safe::cut(&begin, columns)));
     page.paragraph(2, &cause.title, 3);
     if let Some(group) = group_of(report, cause).filter(|group| !group.example.location.is_empty())
     {
@@ -120,15 +117,13 @@ pub(super) fn last_words(cause: &RootCause) -> Option<String> {
 }
 
 /// Returns whose failure it is, as `rank 2 (local rank 0 on host node1)`.
-///
-/// The host's name takes at most so many columns.
-pub(super) fn subject(report: &Report, cause: &RootCause, host_columns: usize) -> String {
+pub(super) fn subject(report: &Report, cause: &RootCause) -> String {
     let attempt = if report.job.attempts > 1 {
         format!(", attempt {}", cause.attempt)
     } else {
         String::new()
     };
-    let host = safe::cut(&safe::one_line(&cause.host), host_columns);
+    let host = safe::cut(&safe::one_line(&cause.host), 30);
     match (cause.rank, cause.local_rank, host.as_str()) {
         (Some(rank), Some(local), "") => format!("rank {rank} (local rank {local}{attempt})"),
         (Some(rank), Some(local), host) => {

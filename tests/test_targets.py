@@ -105,24 +105,6 @@ def test_a_wrapper_that_says_why_is_believed(run: Run) -> None:
     assert ended.record()["message"]["message"] == "SystemExit: no more data"
 
 
-def test_a_child_is_one_though_the_rank_is_set_late(run: Run) -> None:
-    ended = run("""
-import os, subprocess, sys
-from firstfault import record
-
-@record
-def main():
-    if sys.argv[1:] == ["child"]:
-        raise ValueError("tolerated")
-    os.environ["RANK"] = "0"
-    subprocess.call([sys.executable, __file__, "child"], stderr=-3)
-    raise RuntimeError("the rank's own")
-
-main()
-""")
-    assert ended.record()["message"]["message"] == "RuntimeError: the rank's own"
-
-
 def test_the_interpreters_end_leaves_faulthandler_as_the_program_set_it(
     run: Run, tmp_path: Path
 ) -> None:

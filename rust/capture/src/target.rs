@@ -71,10 +71,7 @@ impl Claim {
             || inherited.start_ticks == 0
             || self.start_ticks == 0;
         let itself = inherited.pid == self.pid && same_start;
-        // A script may set its rank itself after it was activated, as under MPI or Slurm: the error file still tells.
-        let fits = inherited.rank == self.rank
-            || (inherited.rank.is_empty() && !inherited.error_file.is_empty());
-        let same_rank = fits && inherited.error_file == self.error_file;
+        let same_rank = inherited.rank == self.rank && inherited.error_file == self.error_file;
         (!itself && same_rank).then_some(inherited.pid)
     }
 }
@@ -345,31 +342,6 @@ mod tests {
             ..parent.clone()
         };
         assert_eq!(ranked.inherited_from(Some(&text)), None);
-        let unranked = Claim {
-            rank: String::new(),
-            ..parent.clone()
-        }
-        .format();
-        assert_eq!(
-            child.inherited_from(Some(&unranked)),
-            Some(1),
-            "the rank was set after the claim"
-        );
-        let launcher = Claim {
-            rank: String::new(),
-            error_file: String::new(),
-            ..parent.clone()
-        };
-        let spawned = Claim {
-            pid: 2,
-            error_file: String::new(),
-            ..parent.clone()
-        };
-        assert_eq!(
-            spawned.inherited_from(Some(&launcher.format())),
-            None,
-            "no file in common: a rank"
-        );
         let blind = Claim {
             start_ticks: 0,
             ..parent.clone()

@@ -177,7 +177,7 @@ def test_a_cpp_exception_in_a_native_thread(tmp_path: Path) -> None:
     assert "in train_step" in summary
     (attempt,) = (tmp_path / "job").glob("*/attempt_0")
     # The victim left a snapshot that says who ended it, and no failure.
-    (snapshot,) = (attempt / "0").glob("error.*")
+    (snapshot,) = (attempt / "0").glob("error.*.json")
     assert snapshot.name.endswith(".term.json")
     section = read_record(snapshot)["firstfault"]
     assert section["signal"]["sender"]["comm"]

@@ -9,6 +9,7 @@ pub(crate) use names::{FileRole, RunPath, attempt_of, role, run_id};
 pub use read::{MAX_FILE_BYTES, MAX_LOG_BYTES};
 
 use crate::black_box::{BlackBox, Fate};
+use crate::console::{Console, console};
 use crate::error::Error;
 use crate::failure::Failure;
 use crate::logs::{self, AgentLog};
@@ -32,7 +33,7 @@ pub const MAX_DEPTH: usize = 32;
 pub const MAX_OUTPUT_BYTES: usize = 256 << 10;
 
 /// Why a file that the user named is left out.
-const STRANGER: &str = "neither an error file nor a launcher's log";
+const STRANGER: &str = "neither an error file nor a log of a launcher or of failed ranks";
 
 /// Everything found below the paths, read but not yet judged. Sorted by path.
 #[derive(Debug, Default)]
@@ -43,6 +44,8 @@ pub struct Evidence {
     pub(crate) terminated: Vec<Record>,
     pub(crate) slots: Vec<Slot>,
     pub(crate) agents: Vec<AgentLog>,
+    /// Logs in which ranks speak that have no directory of their own.
+    pub(crate) consoles: Vec<Console>,
     pub(crate) damaged: Vec<(DamagedFile, Option<SlotKey>)>,
     pub(crate) boxes: Vec<Boxed>,
     /// Error files that a process found in its place and replaced: evidence of an earlier run.
@@ -98,6 +101,7 @@ impl Evidence {
             && self.terminated.is_empty()
             && self.slots.is_empty()
             && self.agents.is_empty()
+            && self.consoles.is_empty()
             && self.boxes.is_empty()
             && self.damaged.iter().all(|(file, _)| file.reason == STRANGER)
     }
@@ -107,6 +111,7 @@ impl Evidence {
         self.terminated.append(&mut other.terminated);
         self.slots.append(&mut other.slots);
         self.agents.append(&mut other.agents);
+        self.consoles.append(&mut other.consoles);
         self.damaged.append(&mut other.damaged);
         self.boxes.append(&mut other.boxes);
         self.replaced += other.replaced;
@@ -173,6 +178,10 @@ pub fn scan(paths: &[PathBuf], proc: &Path) -> Result<Evidence, Error> {
     evidence
         .agents
         .dedup_by(|a, b| a.path.as_os_str() == b.path.as_os_str());
+    evidence
+        .consoles
+        .sort_by(|a, b| a.path.as_os_str().cmp(b.path.as_os_str()));
+    evidence.consoles.dedup_by(|a, b| a.path == b.path);
     evidence.damaged.sort_by(|a, b| a.0.path.cmp(&b.0.path));
     boxes::settle(&mut evidence, proc);
     read_outputs(&mut evidence);
@@ -310,16 +319,17 @@ fn file(location: Location<'_>, role: FileRole, place: &Place, named: bool) -> E
     match role {
         FileRole::Replaced => found.replaced += 1,
         FileRole::BlackBox => boxes::read(location, slot, &mut found),
-        FileRole::Log => agent_log(path, &mut found),
+        FileRole::Log => {
+            if !log(path, &mut found) && named {
+                found.damage(path, slot, STRANGER.to_owned(), b"");
+            }
+        }
         FileRole::Other if !named => {}
         _ => read::with_file(location, |bytes| match bytes {
             Err(error) => found.damage(path, slot, error.reason(), b""),
             Ok(bytes) if !role.is_error_file() && !parse::looks_like_error_file(bytes) => {
-                if named {
-                    match logs::agent(path, &String::from_utf8_lossy(bytes)) {
-                        Some(agent) => found.agents.push(agent),
-                        None => found.damage(path, slot, STRANGER.to_owned(), bytes),
-                    }
+                if named && !log(path, &mut found) {
+                    found.damage(path, slot, STRANGER.to_owned(), bytes);
                 }
             }
             Ok(bytes) => match parse::error_file(path, bytes) {
@@ -343,10 +353,16 @@ fn file(location: Location<'_>, role: FileRole, place: &Place, named: bool) -> E
     found
 }
 
-fn agent_log(path: &Path, found: &mut Evidence) {
-    if let Ok(text) = read::log(path) {
-        found.agents.extend(logs::agent(path, &text));
-    }
+/// Reads a log, of a launcher or of ranks; returns whether it is one.
+fn log(path: &Path, found: &mut Evidence) -> bool {
+    let Ok(text) = read::log(path) else {
+        return false;
+    };
+    let (agent, console) = (logs::agent(path, &text), console(path, &text));
+    let is_one = agent.is_some() || console.is_some();
+    found.agents.extend(agent);
+    found.consoles.extend(console);
+    is_one
 }
 
 /// Reads the output of workers that left no error file, and enough of others to learn which ranks they were.

@@ -236,6 +236,12 @@ impl<'a> Reader<'a> {
     }
 }
 
+/// Returns whether a traceback begins anywhere in a text.
+pub(crate) fn has_start(text: &str) -> bool {
+    static STARTS: LazyLock<memmem::Finder<'_>> = LazyLock::new(|| memmem::Finder::new(START));
+    STARTS.find(text.as_bytes()).is_some()
+}
+
 pub(crate) fn is_start(trimmed: &str) -> bool {
     let rest = trimmed
         .strip_prefix("Original ")

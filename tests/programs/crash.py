@@ -30,8 +30,9 @@ def plain(main: Callable[[], None]) -> Callable[[], None]:
 
 
 def activated(main: Callable[[], None]) -> Callable[[], None]:
-    from firstfault import _native
+    from firstfault import _hooks, _native
 
+    _hooks.install()
     path = os.environ.get("TORCHELASTIC_ERROR_FILE")
     _native.activate(error_file=path, entrypoint=None, argv=sys.argv)
     return main

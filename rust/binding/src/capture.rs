@@ -139,11 +139,21 @@ pub(crate) fn precede(entry: String) -> Result<()> {
     })
 }
 
+/// Return the crash signals that are handled by us, as a set of bits for `reassert`.
+#[pyfunction]
+pub(crate) fn held() -> u32 {
+    capture::held()
+}
+
 /// Put the handlers of crash signals back above those that came later and are known to end the process.
+///
+/// Args:
+///     held: The signals that were handled by us until somebody put back what had been there before: they are again.
 ///
 /// Raises:
 ///     OSError: The kernel refused.
 #[pyfunction]
-pub(crate) fn reassert() -> Result<()> {
-    guard(|| Ok(capture::reassert()?))
+#[pyo3(signature = (held=0))]
+pub(crate) fn reassert(held: u32) -> Result<()> {
+    guard(|| Ok(capture::reassert(held)?))
 }

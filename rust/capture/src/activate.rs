@@ -135,17 +135,18 @@ fn arm(targets: &[Target]) -> io::Result<()> {
     abort::install();
     firstfault_unwind::prepare();
     threads::give_alternate_stack()?;
-    install::install().map_err(errno)
+    install::install(0).map_err(errno)
 }
 
-/// Puts the handler back above handlers that it knows; before [`activate`] there is nothing to put back.
+/// Puts the handler back above handlers that it knows, and above any for the signals that it held until just now: a set
+/// of bits from [`held`]. Before [`activate`] there is nothing to put back.
 ///
 /// # Errors
 /// The kernel refused an action.
-pub fn reassert() -> io::Result<()> {
+pub fn reassert(held: u32) -> io::Result<()> {
     handle::notice_survival();
     match install::configuration() {
-        Some(_) => install::install().map_err(io::Error::from_raw_os_error),
+        Some(_) => install::install(held).map_err(io::Error::from_raw_os_error),
         None => Ok(()),
     }
 }

@@ -16,6 +16,7 @@ mod threads;
 pub use activate::{Activation, activate, identity, reassert};
 pub use firstfault_handler::commit::Strength;
 pub use firstfault_handler::context::Clock;
+pub use firstfault_handler::install::held;
 pub use firstfault_handler::termination::restore as after_fork;
 pub use record::{commit, precede, replace};
 pub use target::NamedError;

@@ -75,8 +75,8 @@ pub(crate) struct Captured {
     pub(crate) recovers: AtomicBool,
 }
 
-// SAFETY: `actions` is written under the installer's lock, before `depth` is published; what lies below `depth` is only
-// ever cut off or appended to.
+// SAFETY: `actions` is written under the installer's lock, and only at or above `depth`, which is lowered first and
+// raised after.
 unsafe impl Sync for Captured {}
 
 impl Captured {
@@ -121,14 +121,28 @@ impl Captured {
         // SAFETY: the installer's lock; the handler does not look at or above `depth`.
         let actions = unsafe { &mut *self.actions.get() };
         let depth = self.depth.load(Ordering::Relaxed);
-        // faulthandler enabled once more after it was disabled: what lay above its old place is gone.
-        let again = (0..depth).find(|index| {
-            let known = actions.get(*index).copied().flatten();
-            known.is_some_and(|known| known.action.sa_sigaction == previous.action.sa_sigaction)
-        });
-        let index = again.unwrap_or(depth);
-        *actions.get_mut(index).ok_or(libc::ENOSPC)? = Some(previous);
-        self.depth.store(index.saturating_add(1), Ordering::Release);
+        let address = previous.action.sa_sigaction;
+        let mut kept = 0_usize;
+        // faulthandler enabled once more after it was disabled: its old place is gone.
+        for index in 0..depth {
+            let Some(Some(known)) = actions.get(index).copied() else {
+                break;
+            };
+            if known.action.sa_sigaction == address {
+                // A handler that reads meanwhile finds fewer.
+                self.depth.store(index, Ordering::Release);
+            } else {
+                if kept != index
+                    && let Some(slot) = actions.get_mut(kept)
+                {
+                    *slot = Some(known);
+                }
+                kept = kept.saturating_add(1);
+            }
+        }
+        *actions.get_mut(kept).ok_or(libc::ENOSPC)? = Some(previous);
+        self.recovers.store(false, Ordering::Relaxed);
+        self.depth.store(kept.saturating_add(1), Ordering::Release);
         Ok(())
     }
 }
@@ -149,11 +163,12 @@ pub(crate) fn is_captured(signal: i32) -> bool {
 
 /// Installs the handler for every crash signal, or puts it back above a handler that is known to end the process.
 ///
-/// A signal that is ignored stays so. Where an unknown handler came after ours, ours stays below it.
+/// A signal that is ignored stays so. Where an unknown handler came after ours, ours stays below it. `held` are the
+/// signals whose action was ours until the caller let somebody put back what had been there before: see [`held`].
 ///
 /// # Errors
 /// The kernel refused an action, or too many handlers were stacked.
-pub fn install() -> Result<(), Errno> {
+pub fn install(held: u32) -> Result<(), Errno> {
     for signal in signals::SIGNALS.iter().filter(|signal| signal.crash) {
         let Some(captured) = captured_signal(signal.number) else {
             continue;
@@ -162,9 +177,9 @@ pub fn install() -> Result<(), Errno> {
         if found.sa_sigaction == libc::SIG_IGN || handle::is_ours(&found) {
             continue;
         }
-        let first_time = captured.is_empty();
+        let came_before = captured.is_empty() || held & bit(signal.number) != 0;
         let is_known = is_known(&found);
-        if first_time || found.sa_sigaction == libc::SIG_DFL || is_known {
+        if came_before || found.sa_sigaction == libc::SIG_DFL || is_known {
             captured.push(Previous {
                 action: found,
                 is_known,
@@ -173,6 +188,18 @@ pub fn install() -> Result<(), Errno> {
         }
     }
     Ok(())
+}
+
+/// Returns the crash signals whose action is ours, as a set of bits for [`install`].
+pub fn held() -> u32 {
+    let crashes = signals::SIGNALS.iter().filter(|signal| signal.crash);
+    crashes
+        .filter(|signal| sys::action(signal.number).is_ok_and(|action| handle::is_ours(&action)))
+        .fold(0, |held, signal| held | bit(signal.number))
+}
+
+fn bit(signal: i32) -> u32 {
+    1_u32.wrapping_shl(signal.unsigned_abs())
 }
 
 /// Remembers an action as the newest one below ours.

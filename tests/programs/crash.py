@@ -179,6 +179,10 @@ class Steps:
         signal.signal(int(number), signal.SIG_IGN)
 
     @staticmethod
+    def default(number: str) -> None:
+        signal.signal(int(number), signal.SIG_DFL)
+
+    @staticmethod
     def handle(number: str) -> None:
         """Handle a signal in Python."""
         signal.signal(int(number), lambda *_: os.write(2, b"handled\n"))

@@ -99,6 +99,13 @@ impl Captured {
         unsafe { (*self.actions.get()).get(index).copied().flatten() }
     }
 
+    /// Returns the newest action below ours, whatever a delivery has used.
+    pub(crate) fn newest(&self) -> Option<Previous> {
+        let index = self.depth.load(Ordering::Acquire).checked_sub(1)?;
+        // SAFETY: an entry below `depth` is whole.
+        unsafe { (*self.actions.get()).get(index).copied().flatten() }
+    }
+
     /// Uses up all actions: what is left is the default.
     pub(crate) fn exhaust(&self) {
         self.used.store(DEPTH_MAX, Ordering::Relaxed);

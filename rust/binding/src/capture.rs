@@ -31,7 +31,8 @@ pub(crate) fn activate(
     entrypoint: Option<&str>,
     argv: Vec<String>,
 ) -> Result<()> {
-    python_stack::prepare(py)?;
+    // Without the dumper a record lacks Python stacks, and has all the rest.
+    let prepared = python_stack::prepare(py);
     interpreter_end::watch();
     let activation = guard(|| Ok(capture::activate(error_file.as_deref(), &argv, entrypoint)?))?;
     if let Some(claim) = activation.claim {
@@ -39,7 +40,7 @@ pub(crate) fn activate(
             .getattr("environ")?
             .set_item(env::CLAIM, claim)?;
     }
-    Ok(())
+    Ok(prepared?)
 }
 
 /// Return who this process is, as a JSON object with the keys `host`, `process` and `rank`.

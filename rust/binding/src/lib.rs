@@ -18,5 +18,5 @@ mod _native {
         reassert, replace,
     };
     #[pymodule_export]
-    use crate::reading::{is_collateral, run_cli, signal_name};
+    use crate::reading::{doctor, is_collateral, modules_to_import, run_cli, signal_name};
 }

@@ -6,6 +6,7 @@
 
 mod activate;
 pub mod black_box;
+pub mod doctor;
 pub mod dumper;
 pub mod identity;
 mod record;

@@ -23,6 +23,11 @@ pub fn set_unwinder(unwinder: Unwinder) {
     UNWINDER.store(unwinder as usize, Ordering::Release);
 }
 
+/// Returns whether there is an unwinder.
+pub fn has_unwinder() -> bool {
+    UNWINDER.load(Ordering::Acquire) != 0
+}
+
 /// Walks a stack by unwind tables. Returns whether there is an unwinder.
 pub(crate) fn unwind(registers: &Registers, stack: &mut Stack, memory: &mut MemoryPage) -> bool {
     let address = UNWINDER.load(Ordering::Acquire);

@@ -239,6 +239,32 @@ pub(crate) fn is_known(action: &libc::sigaction) -> bool {
     })
 }
 
+/// Returns whether the handler in force for a signal is one that always ends the process. Normal context.
+pub fn is_known_in_force(signal: i32) -> bool {
+    sys::action(signal).is_ok_and(|action| is_known(&action))
+}
+
+/// Where a function is.
+#[derive(Debug, Clone, Copy)]
+pub struct Location {
+    /// The file that it was loaded from.
+    pub path: &'static [u8],
+    /// How far behind the file's first byte.
+    pub offset: usize,
+    /// The exported symbol that it belongs to, where there is one.
+    pub symbol: Option<&'static [u8]>,
+}
+
+/// Returns where a function is, `None` outside any loaded file. Normal context: it takes the loader's lock.
+pub fn locate(address: usize) -> Option<Location> {
+    let info = dynamic_info(address)?;
+    Some(Location {
+        path: text(info.dli_fname)?,
+        offset: address.wrapping_sub(info.dli_fbase as usize),
+        symbol: text(info.dli_sname),
+    })
+}
+
 /// Returns whether a handler is in the same module as an address.
 pub(crate) fn is_in_module_of(action: &libc::sigaction, address: usize) -> bool {
     module_start(action.sa_sigaction).is_some_and(|start| Some(start) == module_start(address))
@@ -257,8 +283,11 @@ fn module_start(address: usize) -> Option<usize> {
 }
 
 fn module_name(address: usize) -> Option<&'static [u8]> {
-    let name = dynamic_info(address)?.dli_fname;
-    // SAFETY: the loader's names are NUL-terminated and live while the module is loaded; it is copied before long.
+    text(dynamic_info(address)?.dli_fname)
+}
+
+fn text(name: *const libc::c_char) -> Option<&'static [u8]> {
+    // SAFETY: the loader's names are NUL-terminated and live while the module is loaded; they are copied before long.
     (!name.is_null()).then(|| unsafe { core::ffi::CStr::from_ptr(name) }.to_bytes())
 }
 

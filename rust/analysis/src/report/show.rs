@@ -151,25 +151,10 @@ impl Page {
     /// One text over a few lines, broken at spaces where there are any; further ones are indented.
     fn paragraph(&mut self, indent: usize, text: &str, most: usize) {
         let text = safe::one_line(text);
-        let mut rest = text.as_str();
-        for number in 1..=most {
-            let indent = indent + if number == 1 { 0 } else { 2 };
-            let columns = MAX_COLUMNS - indent;
-            if number == most || safe::width(rest) <= columns {
-                return self.line(indent, rest);
-            }
-            let mut used = 0;
-            let mut end = rest.len();
-            for (at, c) in rest.char_indices() {
-                used += safe::width(c.encode_utf8(&mut [0; 4]));
-                if used > columns {
-                    end = at;
-                    break;
-                }
-            }
-            let end = rest[..end].rfind(' ').filter(|&at| at > 0).unwrap_or(end);
-            self.line(indent, &rest[..end]);
-            rest = rest[end..].trim_start();
+        let columns = MAX_COLUMNS - indent;
+        let lines = safe::wrapped(&text, columns, columns - 2, most);
+        for (number, line) in lines.into_iter().enumerate() {
+            self.line(indent + if number == 0 { 0 } else { 2 }, line);
         }
     }
 

@@ -132,8 +132,8 @@ fn function(address: usize, is_known: bool) -> String {
     let file = path.rsplit('/').next().unwrap_or_default();
     let place = format!("{file}+{:#x}", found.offset);
     // Where both are functions of the interpreter without a name that is exported.
-    let dumper = install::locate(foreign::python_dumper_address());
-    let is_pythons = dumper.is_some_and(|dumper| dumper.path == found.path);
+    let interpreter = install::locate(install::interpreter_address());
+    let is_pythons = interpreter.is_some_and(|interpreter| interpreter.path == found.path);
     match found.symbol {
         Some(symbol) => format!("{} ({place})", String::from_utf8_lossy(symbol)),
         None if is_pythons && is_known => "faulthandler".to_owned(),
@@ -297,7 +297,15 @@ fn clock() -> Probe {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use firstfault_format::probe::Status;
     use firstfault_format::signals;
+
+    #[test]
+    fn the_unwinder_is_missing_before_it_is_prepared() {
+        assert_eq!(native_stacks().status, Status::Problem);
+        firstfault_unwind::prepare();
+        assert_eq!(native_stacks().status, Status::Ok);
+    }
 
     #[test]
     fn advice_is_given_where_something_is_amiss() {
@@ -310,7 +318,7 @@ mod tests {
                         below,
                         is_below_known: false,
                     });
-                    let is_ok = probe.status == firstfault_format::probe::Status::Ok;
+                    let is_ok = probe.status == Status::Ok;
                     assert_eq!(is_ok, probe.advice.is_empty(), "{probe:?}");
                 }
             }

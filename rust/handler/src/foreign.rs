@@ -68,7 +68,7 @@ pub fn take_python_dumper(signal: i32, descriptor: i32) {
     FUNCTION.store(address, Ordering::Release);
 }
 
-/// Returns the address of the dumper, 0 before it is set: its module is where faulthandler's other handlers are.
+/// Returns the address of the dumper, 0 before it is set.
 pub fn python_dumper_address() -> usize {
     FUNCTION.load(Ordering::Acquire)
 }

@@ -8,9 +8,9 @@ use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
 use firstfault_format::signals;
 
 use crate::error_file::Identity;
+use crate::handle;
 use crate::place::Place;
 use crate::sys::{self, Errno};
-use crate::{foreign, handle};
 
 /// What the handler must know; prepared by normal code and never freed.
 #[derive(Debug)]
@@ -222,11 +222,9 @@ pub fn remember(signal: i32, action: libc::sigaction, is_known: bool) -> Result<
 /// Returns whether a handler is one that always ends the process: faulthandler's, or one of torch's own.
 pub(crate) fn is_known(action: &libc::sigaction) -> bool {
     let address = action.sa_sigaction;
-    let dumper = foreign::python_dumper_address();
-    if dumper != 0
-        && action.sa_flags & libc::SA_NODEFER != 0
+    if action.sa_flags & libc::SA_NODEFER != 0
         && action.sa_flags & libc::SA_SIGINFO == 0
-        && is_in_module_of(action, dumper)
+        && is_in_module_of(action, interpreter_address())
     {
         // faulthandler's fatal handler: of CPython's own handlers only it sets SA_NODEFER.
         return true;
@@ -237,6 +235,13 @@ pub(crate) fn is_known(action: &libc::sigaction) -> bool {
             .iter()
             .any(|known| name.ends_with(known))
     })
+}
+
+/// Returns an address in the module of the interpreter, which faulthandler's handlers and Python's own are in; 0 where
+/// there is none. Normal context.
+pub fn interpreter_address() -> usize {
+    // SAFETY: the name is NUL-terminated.
+    unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"Py_IsInitialized".as_ptr()) as usize }
 }
 
 /// Returns whether the handler in force for a signal is one that always ends the process. Normal context.

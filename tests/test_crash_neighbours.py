@@ -5,6 +5,7 @@ from signal import SIGBUS, SIGSEGV, SIGTRAP, SIGXCPU
 
 from conftest import read_record
 from crashes import Crashed, crash, faults_library
+from seccomp import refuse
 from test_crash_native import show, symbolized
 
 # What `install` of the faults library takes.
@@ -36,6 +37,14 @@ def test_faulthandler_is_below(directory: Path) -> None:
         assert "python" in module(found[name]["below"]).name
     for name in ("SIGTRAP", "SIGSYS", "SIGXCPU"):
         assert found[name] == {}
+
+
+def test_faulthandler_is_known_without_its_dumper(directory: Path) -> None:
+    """Then it is no handler that may recover: everything is recorded before it."""
+    ours = crash(directory, "threads:3", "read_null", limits=refuse("memfd_create"))
+    assert set(handlers(ours)["SIGSEGV"]) == {"below"}
+    section = ours.record()["firstfault"]
+    assert (section["signal"]["address"], section["threads_total"]) == ("0x10", 4)
 
 
 def test_an_unknown_one_displaced_us(directory: Path) -> None:

@@ -361,7 +361,7 @@ def test_shared_memory(options: str) -> None:
 def test_who_may_attach(tmp_path: Path) -> None:
     scope = Path("/proc/sys/kernel/yama/ptrace_scope")
     if not scope.exists():
-        missing("Yama")
+        pytest.skip("this kernel has no Yama")
     (tmp_path / "scope").write_text("1\n")
     prefix = within(f"mount --bind {shlex.quote(str(tmp_path / 'scope'))} {scope}")
     probe = doctor(prefix=prefix)["ptrace"]

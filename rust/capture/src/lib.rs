@@ -6,6 +6,7 @@
 
 mod activate;
 pub mod black_box;
+pub mod doctor;
 pub mod dumper;
 pub mod identity;
 mod record;
@@ -16,6 +17,7 @@ mod threads;
 pub use activate::{Activation, activate, identity, reassert};
 pub use firstfault_handler::commit::Strength;
 pub use firstfault_handler::context::Clock;
+pub use firstfault_handler::install::held;
 pub use firstfault_handler::termination::restore as after_fork;
 pub use record::{commit, precede, replace};
 pub use target::NamedError;

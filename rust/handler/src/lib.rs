@@ -24,6 +24,7 @@ mod crash_record;
 pub mod error_file;
 pub mod foreign;
 pub mod handle;
+pub mod handlers;
 pub mod install;
 pub mod json;
 pub mod modules;

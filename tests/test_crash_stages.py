@@ -93,6 +93,10 @@ def test_a_stage_faults_or_hangs(
     assert set(found.values()) == {"ok"}
     if what.startswith("other"):
         assert "main" in functions(crashed_thread(record))
+    threads = [functions(thread) for thread in record["firstfault"]["threads"]]
+    # What one dump has cost itself, it costs no other. Only behind one that hangs in
+    # another thread comes nothing any more: that may write on at any time.
+    assert sum("waiting" in found for found in threads) == 3
 
 
 @pytest.mark.parametrize("fault", TOGETHER)

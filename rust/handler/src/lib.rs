@@ -32,6 +32,7 @@ pub mod park;
 pub mod path;
 pub mod place;
 pub mod python_stack;
+pub mod python_state;
 mod stages;
 pub mod sys;
 mod temporary;

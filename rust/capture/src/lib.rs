@@ -8,6 +8,7 @@ mod activate;
 pub mod black_box;
 pub mod dumper;
 pub mod identity;
+mod panics;
 mod record;
 mod redact;
 mod target;

@@ -109,6 +109,19 @@ pub(crate) extern "C" fn on_watchdog(
     sys::set_errno(errno);
 }
 
+/// Ends the running stage as a fault in it would, for a panic, whose message and unwinding a dying process can do
+/// without. Returns where the calling thread runs no stage.
+pub fn give_up_stage() {
+    if OWNER.load(Ordering::Acquire) != own_key() || PHASE.load(Ordering::Relaxed) != CAPTURING {
+        return;
+    }
+    let mut crashes = signals::SIGNALS.iter().filter(|signal| signal.crash);
+    let reaches_us = |number| sys::action(number).is_ok_and(|action| is_ours(&action));
+    if let Some(signal) = crashes.find(|signal| reaches_us(signal.number)) {
+        let _ = sys::signal_thread(sys::thread_id(), signal.number);
+    }
+}
+
 fn own_key() -> u64 {
     let process = u64::from(sys::process_id().unsigned_abs());
     (process << 32) | u64::from(sys::thread_id().unsigned_abs())

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     )
     from firstfault._errors import FirstfaultError, MissingMessageError
     from firstfault._failures import ChildFailedError, ProcessFailure
+    from firstfault._native_threads import protect_native_threads
     from firstfault._record import record
 
 __all__ = [
@@ -33,6 +34,7 @@ __all__ = [
     "ProcessFailure",
     "breadcrumb",
     "get_error_handler",
+    "protect_native_threads",
     "record",
     "set_error_handler",
     "step",
@@ -46,6 +48,7 @@ _HOMES = {
     "ProcessFailure": "_failures",
     "breadcrumb": "_black_box",
     "get_error_handler": "_error_handler",
+    "protect_native_threads": "_native_threads",
     "record": "_record",
     "set_error_handler": "_error_handler",
     "step": "_black_box",

@@ -276,6 +276,18 @@ class Steps:
         held.in_native_thread(library_function(function))
 
     @staticmethod
+    def tell_waiting(function: str) -> None:
+        released.tell_waiting(library_function(function))
+
+    @staticmethod
+    def protect(expected: str) -> None:
+        """Protect the native threads, and compare how many they are."""
+        import firstfault
+
+        found = firstfault.protect_native_threads()
+        assert found == int(expected), found
+
+    @staticmethod
     def without_main(function: str) -> None:
         released.fault_without_main(library_function(function))
 

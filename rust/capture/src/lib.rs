@@ -20,4 +20,4 @@ pub use firstfault_handler::context::Clock;
 pub use firstfault_handler::termination::restore as after_fork;
 pub use record::{commit, precede, replace};
 pub use target::NamedError;
-pub use threads::give_alternate_stack;
+pub use threads::{give_alternate_stack, protect_native_threads};

@@ -28,6 +28,7 @@ pub mod install;
 pub mod json;
 pub mod modules;
 pub mod native;
+pub mod offer;
 pub mod park;
 pub mod path;
 pub mod place;

@@ -232,12 +232,7 @@ pub fn release() {
     }
     let signal = SIGNAL.swap(0, Ordering::Relaxed);
     if signal != 0 {
-        // A thread that did not answer may still have the signal pending: ignoring discards it, the default would
-        // end the process by it.
-        let mut action = sys::default_action();
-        action.sa_sigaction = libc::SIG_IGN;
-        let _ = sys::set_action(signal, &action);
-        let _ = sys::set_action(signal, &sys::default_action());
+        sys::discard_signal(signal);
     }
 }
 

@@ -1,13 +1,12 @@
 """What a crash record says of each thread: its state, and whether it holds the GIL."""
 
-import sys
 from pathlib import Path
 from signal import SIGSEGV
 from typing import Any
 
 import pytest
 
-from crashes import crash, faults_library, functions
+from crashes import crash, functions
 
 Thread = dict[str, Any]
 
@@ -85,21 +84,3 @@ def test_the_gil_of_a_thread_that_does_not_answer(directory: Path) -> None:
     found = threads(directory, "uninterruptible", "held.read_null")
     assert [thread["holds_gil"] for thread in found] == [True, False]
     assert found[1]["answered"] is False
-
-
-@pytest.mark.parametrize("kind", ["PyDLL", "CDLL"])
-def test_a_sub_interpreter(directory: Path, kind: str) -> None:
-    """Up to Python 3.11 whose state holds the GIL cannot be told then."""
-    step = (
-        f"sub_interpreter:import ctypes; "
-        f"ctypes.{kind}({str(faults_library())!r}).read_null()"
-    )
-    steps = ["sleepers:1:65536", "threads:1", step]
-    crashed, native, waiting = threads(directory, *steps)
-    assert {"sub_interpreter", "main"} <= set(functions(crashed))
-    is_held = kind == "PyDLL"
-    if sys.version_info >= (3, 12):
-        expected = [is_held, False, False]
-    else:
-        expected = [None, False, None] if is_held else [False] * 3
-    assert [t.get("holds_gil") for t in (crashed, native, waiting)] == expected

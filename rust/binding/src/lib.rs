@@ -3,6 +3,7 @@
 mod black_box;
 mod capture;
 mod error;
+mod interpreter;
 mod interpreter_end;
 mod python_stack;
 mod reading;
@@ -19,4 +20,9 @@ mod _native {
     };
     #[pymodule_export]
     use crate::reading::{is_collateral, run_cli, signal_name};
+
+    #[pymodule_init]
+    fn init(module: &pyo3::Bound<'_, pyo3::types::PyModule>) -> pyo3::PyResult<()> {
+        crate::interpreter::require_main(pyo3::Bound::py(module))
+    }
 }

@@ -21,6 +21,7 @@ pub mod black_box;
 pub mod commit;
 pub mod context;
 mod crash_record;
+mod delivery;
 pub mod error_file;
 pub mod foreign;
 pub mod handle;

@@ -61,6 +61,10 @@ pub(crate) struct RankEvidence {
     pub(crate) output: String,
     pub(crate) output_path: Option<PathBuf>,
     pub(crate) output_whole: bool,
+    /// The number of each line of `output` in its file, from 1, where it is a part of it.
+    pub(crate) output_lines: Vec<usize>,
+    /// Whether others' lines are among those of `output`.
+    pub(crate) output_shared: bool,
     /// Whether its stderr shows a traceback that torch's hook for uncaught exceptions printed.
     pub(crate) uncaught: bool,
     /// Whether `output` is what its launcher's summary shows of it.
@@ -112,6 +116,8 @@ impl RankEvidence {
             output: String::new(),
             output_path: None,
             output_whole: false,
+            output_lines: Vec::new(),
+            output_shared: false,
             uncaught: false,
             by_summary: false,
             damaged: None,
@@ -233,6 +239,7 @@ pub(crate) fn assemble(mut evidence: Evidence, options: &Options) -> Job {
         job.damaged.push(file);
     }
     job.add_agents(&evidence.agents, &numbers);
+    job.add_consoles(std::mem::take(&mut evidence.consoles), &evidence.agents);
     job.finish(&evidence, options);
     job
 }

@@ -28,6 +28,7 @@ pub mod traceback;
 pub mod verdict;
 
 mod assemble;
+mod console;
 mod decide;
 mod ending;
 mod explain;
@@ -39,6 +40,7 @@ mod records;
 mod rules;
 mod runs;
 mod silence;
+mod speakers;
 
 pub use error::{Error, ErrorKind};
 pub use failure::Failure;

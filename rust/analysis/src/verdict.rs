@@ -93,6 +93,11 @@ pub fn judge(evidence: Evidence, options: &Options) -> Report {
                 .collect();
         }
     }
+    // To free ten thousand ranks' texts takes as long as to judge them.
+    drop(attempts);
+    job.attempts.into_par_iter().for_each(|(_, ranks)| {
+        ranks.into_par_iter().for_each(drop);
+    });
     report
 }
 

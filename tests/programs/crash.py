@@ -361,6 +361,7 @@ class Steps:
         if whose == "other":
             threading.Thread(target=other, daemon=True).start()
             started.acquire()
+            Steps.threads("1")
         else:
             states.append(get())
         # With the GIL held, nobody else trips over it before the crash.

@@ -107,11 +107,18 @@ pub fn give_up_stage() {
     if OWNER.load(Ordering::Acquire) != own_key() || PHASE.load(Ordering::Relaxed) != CAPTURING {
         return;
     }
-    let mut crashes = signals::SIGNALS.iter().filter(|signal| signal.crash);
-    let reaches_us = |number| sys::action(number).is_ok_and(|action| is_ours(&action));
-    if let Some(signal) = crashes.find(|signal| reaches_us(signal.number)) {
-        let _ = sys::signal_thread(sys::thread_id(), signal.number);
+    if let Some(signal) = signal_of_ours() {
+        let _ = sys::signal_thread(sys::thread_id(), signal);
     }
+}
+
+/// Returns a crash signal that comes to this handler first, `None` where others are above it everywhere.
+pub(crate) fn signal_of_ours() -> Option<i32> {
+    let mut crashes = signals::SIGNALS.iter().filter(|signal| signal.crash);
+    let is_first = |number| sys::action(number).is_ok_and(|action| is_ours(&action));
+    crashes
+        .find(|signal| is_first(signal.number))
+        .map(|signal| signal.number)
 }
 
 fn own_key() -> u64 {

@@ -6,13 +6,13 @@
 
 use core::ffi::c_void;
 use core::sync::atomic::{
-    AtomicI32, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering,
+    AtomicBool, AtomicI32, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering,
 };
 
 use crate::native::Registers;
 use crate::python_state::Note;
 use crate::sys::{self, ThreadStatus};
-use crate::{context, foreign};
+use crate::{context, foreign, handle};
 
 /// How many threads are parked; of more, the rest is only counted.
 pub const THREADS_MAX: usize = 1024;
@@ -45,6 +45,8 @@ pub struct Slot {
     python: Note,
     state: AtomicU32,
     command: AtomicU32,
+    /// Whether a signal was sent that ends the thread's dump.
+    is_cut: AtomicBool,
     context: AtomicPtr<c_void>,
     /// Where its text is in the dump.
     from: AtomicUsize,
@@ -60,6 +62,7 @@ impl Slot {
             python: Note::new(),
             state: AtomicU32::new(ASKED),
             command: AtomicU32::new(WAIT),
+            is_cut: AtomicBool::new(false),
             context: AtomicPtr::new(core::ptr::null_mut()),
             from: AtomicUsize::new(0),
             to: AtomicUsize::new(0),
@@ -119,6 +122,27 @@ impl Slot {
     fn leave(&self) {
         self.state.store(LEFT, Ordering::Release);
         sys::futex_wake(&self.state);
+    }
+
+    /// Waits until the thread's state is another; returns whether it is by then.
+    fn leaves(&self, state: u32, most_ns: u64) -> bool {
+        let deadline = sys::clock_ns(libc::CLOCK_MONOTONIC).saturating_add(most_ns);
+        while self.state.load(Ordering::Acquire) == state {
+            let left = deadline.saturating_sub(sys::clock_ns(libc::CLOCK_MONOTONIC));
+            if left == 0 {
+                return false;
+            }
+            sys::futex_wait(&self.state, state, left);
+        }
+        true
+    }
+
+    /// Ends the thread's dump by a signal that is taken for a fault in it; returns whether it has ended.
+    fn cut(&self) -> bool {
+        self.is_cut.store(true, Ordering::Release);
+        handle::signal_of_ours()
+            .is_some_and(|signal| sys::signal_thread(self.thread(), signal).is_ok())
+            && self.leaves(PARKED, NEXT_ANSWER_MAX_NS)
     }
 
     /// Returns the range of the thread's text in the dump.
@@ -217,6 +241,7 @@ fn forget_earlier() {
         slot.python.forget();
         slot.state.store(ASKED, Ordering::Relaxed);
         slot.command.store(WAIT, Ordering::Relaxed);
+        slot.is_cut.store(false, Ordering::Relaxed);
         slot.from.store(0, Ordering::Relaxed);
         slot.to.store(0, Ordering::Relaxed);
     }
@@ -238,19 +263,19 @@ pub fn release() {
 
 /// Lets every parked thread dump its Python stack, the main thread first, which is the kernel's first too. Returns
 /// whether all who have one did.
-pub fn dump_python_stacks(descriptor: i32) -> bool {
+///
+/// With `may_cut` a dump that takes too long is cut short, for which the dumper may never serve again: the process is
+/// dying.
+pub fn dump_python_stacks(descriptor: i32, may_cut: bool) -> bool {
     let mut position = sys::seek(descriptor, 0, libc::SEEK_CUR).unwrap_or(0) as usize;
     let mut all = true;
     for slot in slots().iter().filter(|slot| slot.has_answered()) {
         slot.command.store(DUMP, Ordering::Release);
         sys::futex_wake(&slot.command);
-        let deadline = sys::clock_ns(libc::CLOCK_MONOTONIC).saturating_add(DUMP_MAX_NS);
-        while slot.state.load(Ordering::Acquire) == PARKED {
-            if sys::clock_ns(libc::CLOCK_MONOTONIC) > deadline {
-                // It may write on at any time: what others wrote now could not be told from it.
-                return false;
-            }
-            sys::futex_wait(&slot.state, PARKED, DUMP_MAX_NS);
+        let is_over = slot.leaves(PARKED, DUMP_MAX_NS) || may_cut && slot.cut();
+        if !is_over {
+            // It may write on at any time: what others wrote now could not be told from it.
+            return false;
         }
         let end = sys::seek(descriptor, 0, libc::SEEK_CUR).unwrap_or(0) as usize;
         slot.from.store(position, Ordering::Relaxed);
@@ -275,7 +300,8 @@ pub unsafe fn take_fault(own_context: *mut c_void) -> bool {
     };
     if slot.command.load(Ordering::Acquire) != DUMP || slot.state.load(Ordering::Relaxed) != PARKED
     {
-        return false;
+        // The signal that was to end the dump comes after its end.
+        return slot.is_cut.swap(false, Ordering::AcqRel);
     }
     slot.state.store(FAULTED, Ordering::Release);
     sys::futex_wake(&slot.state);

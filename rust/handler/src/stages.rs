@@ -278,7 +278,9 @@ fn execute(stage: Stage, configuration: &Configuration, depth: Depth) -> bool {
         }
         Stage::OtherNativeStacks => native::walk_others(facts.registers.as_ref()),
         Stage::OtherPythonStacks => {
-            foreign::prepare_python_dump().is_some_and(park::dump_python_stacks)
+            let may_cut = depth == Depth::Full;
+            foreign::prepare_python_dump()
+                .is_some_and(|descriptor| park::dump_python_stacks(descriptor, may_cut))
         }
         Stage::Enriched => write(facts, configuration, Strength::Enriched),
     }

@@ -7,6 +7,7 @@ import pytest
 
 from conftest import Run
 from crashes import Crashed, crash, crashed_thread, faults_library, functions
+from test_crash_stages import stages
 
 START, WITH_STACK = "start_waiting:0", "start_waiting:1"
 OVERFLOW = "tell_waiting:overflow"
@@ -62,6 +63,18 @@ def test_a_forked_child_protects_its_own(directory: Path) -> None:
     ours = crash(directory, START, "protect:1", "fork:protect:0", "exit:0")
     assert (ours.status, ours.files) == (0, []), ours.stderr
     assert "ended with 0" in ours.stderr
+
+
+def test_a_crash_while_threads_are_being_protected(tmp_path: Path) -> None:
+    for number in range(10):
+        directory = tmp_path / str(number)
+        directory.mkdir()
+        steps = ["sleepers:20:65536", "keep_protecting", "read_null"]
+        ours = crash(directory, *steps)
+        assert (ours.status, ours.files) == (-SIGSEGV, ["error.json"])
+        record = ours.record()
+        assert record["firstfault"]["threads_total"] == 22
+        assert set(stages(record).values()) == {"ok"}
 
 
 PROGRAM = """

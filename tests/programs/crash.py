@@ -288,6 +288,21 @@ class Steps:
         assert found == int(expected), found
 
     @staticmethod
+    def keep_protecting() -> None:
+        """Protect the native threads again and again, meanwhile."""
+        import firstfault
+
+        began = threading.Semaphore(0)
+
+        def protecting() -> None:
+            while True:
+                firstfault.protect_native_threads()
+                began.release()
+
+        threading.Thread(target=protecting, daemon=True).start()
+        began.acquire()
+
+    @staticmethod
     def without_main(function: str) -> None:
         released.fault_without_main(library_function(function))
 

@@ -225,7 +225,7 @@ impl Outcome<'_> {
 
     pub(crate) fn set(&mut self, finding: Finding) {
         self.end = match finding.rule.role {
-            Role::Primary | Role::Ambiguous => End::Primary,
+            Role::Primary | Role::Ambiguous | Role::Host => End::Primary,
             Role::Collateral => End::Collateral,
             Role::Timeout => End::Timeout,
         };

@@ -12,6 +12,7 @@ use crate::black_box::{BlackBox, Fate};
 use crate::console::{Console, console};
 use crate::error::Error;
 use crate::failure::Failure;
+use crate::hosts::{HostFact, facts};
 use crate::logs::{self, AgentLog};
 use crate::parse;
 use crate::schema::DamagedFile;
@@ -46,6 +47,8 @@ pub struct Evidence {
     pub(crate) agents: Vec<AgentLog>,
     /// Logs in which ranks speak that have no directory of their own.
     pub(crate) consoles: Vec<Console>,
+    /// What logs say of hosts.
+    pub(crate) facts: Vec<HostFact>,
     pub(crate) damaged: Vec<(DamagedFile, Option<SlotKey>)>,
     pub(crate) boxes: Vec<Boxed>,
     /// Error files that a process found in its place and replaced: evidence of an earlier run.
@@ -102,6 +105,7 @@ impl Evidence {
             && self.slots.is_empty()
             && self.agents.is_empty()
             && self.consoles.is_empty()
+            && self.facts.is_empty()
             && self.boxes.is_empty()
             && self.damaged.iter().all(|(file, _)| file.reason == STRANGER)
     }
@@ -112,6 +116,7 @@ impl Evidence {
         self.slots.append(&mut other.slots);
         self.agents.append(&mut other.agents);
         self.consoles.append(&mut other.consoles);
+        self.facts.append(&mut other.facts);
         self.damaged.append(&mut other.damaged);
         self.boxes.append(&mut other.boxes);
         self.replaced += other.replaced;
@@ -178,6 +183,9 @@ pub fn scan(paths: &[PathBuf], proc: &Path) -> Result<Evidence, Error> {
     evidence
         .agents
         .dedup_by(|a, b| a.path.as_os_str() == b.path.as_os_str());
+    let place = |fact: &HostFact| (fact.path.clone().into_os_string(), fact.line);
+    evidence.facts.sort_by_key(place);
+    evidence.facts.dedup_by_key(|fact| place(fact));
     evidence
         .consoles
         .sort_by(|a, b| a.path.as_os_str().cmp(b.path.as_os_str()));
@@ -359,7 +367,9 @@ fn log(path: &Path, found: &mut Evidence) -> bool {
         return false;
     };
     let (agent, console) = (logs::agent(path, &text), console(path, &text));
-    let is_one = agent.is_some() || console.is_some();
+    let facts = facts(path, &text);
+    let is_one = agent.is_some() || console.is_some() || !facts.is_empty();
+    found.facts.extend(facts);
     found.agents.extend(agent);
     found.consoles.extend(console);
     is_one

@@ -39,9 +39,12 @@ mod numbers;
 mod outcome;
 mod output;
 mod overlay;
+mod pickle;
+mod recorder;
 mod records;
 mod rules;
 mod runs;
+mod sequence;
 mod silence;
 mod speakers;
 

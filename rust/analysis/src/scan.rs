@@ -16,6 +16,7 @@ use crate::failure::Failure;
 use crate::hosts::{HostFact, facts};
 use crate::logs::{self, AgentLog};
 use crate::parse;
+use crate::recorder::{self, Dump};
 use crate::schema::DamagedFile;
 use crate::traceback;
 use list::Entry;
@@ -50,6 +51,8 @@ pub struct Evidence {
     pub(crate) consoles: Vec<Console>,
     /// What logs say of hosts.
     pub(crate) facts: Vec<HostFact>,
+    /// What flight recorders dumped.
+    pub(crate) dumps: Vec<Dump>,
     /// What was left out in reading.
     pub(crate) notes: Vec<String>,
     pub(crate) damaged: Vec<(DamagedFile, Option<SlotKey>)>,
@@ -109,6 +112,7 @@ impl Evidence {
             && self.agents.is_empty()
             && self.consoles.is_empty()
             && self.facts.is_empty()
+            && self.dumps.is_empty()
             && self.boxes.is_empty()
             && self.damaged.iter().all(|(file, _)| file.reason == STRANGER)
     }
@@ -120,6 +124,7 @@ impl Evidence {
         self.agents.append(&mut other.agents);
         self.consoles.append(&mut other.consoles);
         self.facts.append(&mut other.facts);
+        self.dumps.append(&mut other.dumps);
         self.notes.append(&mut other.notes);
         self.damaged.append(&mut other.damaged);
         self.boxes.append(&mut other.boxes);
@@ -190,6 +195,10 @@ pub fn scan(paths: &[PathBuf], proc: &Path) -> Result<Evidence, Error> {
     let place = |fact: &HostFact| (fact.path.clone().into_os_string(), fact.line);
     evidence.facts.sort_by_key(place);
     evidence.facts.dedup_by_key(|fact| place(fact));
+    evidence
+        .dumps
+        .sort_by(|a, b| (a.rank, &a.path).cmp(&(b.rank, &b.path)));
+    evidence.dumps.dedup_by_key(|dump| dump.rank);
     evidence.notes.sort_unstable();
     evidence.notes.dedup();
     evidence
@@ -341,6 +350,12 @@ fn file(location: Location<'_>, role: FileRole, place: &Place, named: bool) -> E
         FileRole::Other if !named => {}
         _ => read::with_file(location, |bytes| match bytes {
             Err(error) => found.damage(path, slot, error.reason(), b""),
+            Ok(bytes) if !role.is_error_file() && recorder::looks_like_dump(bytes) => {
+                match recorder::dump(path, bytes) {
+                    Ok(dump) => found.dumps.push(dump),
+                    Err(reason) => found.damage(path, slot, reason, bytes),
+                }
+            }
             Ok(bytes) if !role.is_error_file() && !parse::looks_like_error_file(bytes) => {
                 if named && !log(path, &mut found) {
                     found.damage(path, slot, STRANGER.to_owned(), bytes);

@@ -11,6 +11,9 @@ impl Attempt<'_> {
     pub(crate) fn without_candidate(&self) -> Option<Decision> {
         let timeouts = self.with_end(End::Timeout);
         let collateral = self.with_end(End::Collateral);
+        if let Some(decision) = self.by_recorder() {
+            return Some(decision);
+        }
         if timeouts.is_empty() && collateral.is_empty() && self.with_end(End::Terminated).is_empty()
         {
             return self.preempted();

@@ -60,7 +60,12 @@ fn every_labelled_job_is_judged_right() {
             "{}",
             case.display()
         );
-        assert_eq!(cause.confidence, Confidence::High, "{}", case.display());
+        // What a job leaves may not allow more.
+        let sure = match expected["confidence"].as_str() {
+            Some("medium") => Confidence::Medium,
+            _ => Confidence::High,
+        };
+        assert_eq!(cause.confidence, sure, "{}", case.display());
         assert_eq!(report.damaged_files, [], "{}", case.display());
     }
 }

@@ -31,8 +31,10 @@ pub(crate) enum FileRole {
     Later,
     /// The record of a child of a rank.
     Child,
-    /// JSON of another name, which may be an error file.
+    /// JSON of another name, which may be an error file or a flight recorder's dump.
     Json,
+    /// Perhaps a flight recorder's dump, as a pickle.
+    Recorder,
     /// What a worker kept mapped until it died.
     BlackBox,
     /// Older content that a process replaced.
@@ -81,7 +83,14 @@ pub(crate) fn role(name: &OsStr) -> FileRole {
         let log = [".log", ".err", ".out", ".txt"]
             .iter()
             .any(|ending| name.ends_with(ending));
-        return if log { FileRole::Log } else { FileRole::Other };
+        // torch's own name for them is `nccl_trace_rank_<n>`.
+        let stem = name.trim_end_matches(|c: char| c.is_ascii_digit());
+        let dump = stem.len() < name.len() && stem.ends_with("rank_");
+        return match (log, dump) {
+            (true, _) => FileRole::Log,
+            (_, true) => FileRole::Recorder,
+            _ => FileRole::Other,
+        };
     };
     if name.ends_with(files::REPLACED) {
         FileRole::Replaced
@@ -217,6 +226,8 @@ mod tests {
             ("error.json.gz", FileRole::Main),
             ("model.tar.gz", FileRole::Other),
             ("core.4242", FileRole::Other),
+            ("nccl_trace_rank_3", FileRole::Recorder),
+            ("frank_", FileRole::Other),
         ] {
             assert_eq!(role(OsStr::new(name)), expected, "{name}");
         }

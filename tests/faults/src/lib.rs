@@ -10,6 +10,7 @@ mod cpp;
 mod faults;
 mod handlers;
 mod jump;
+mod places;
 mod stacks;
 mod threads;
 

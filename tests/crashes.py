@@ -20,20 +20,16 @@ from conftest import PROGRAMS, Ended, clean_environment
 ROOT = Path(__file__).parent.parent
 
 
-@functools.cache
 def faults_library() -> Path:
     """Return the library of faults, built if it is not there."""
     given = os.environ.get("FAULTS_LIBRARY")
-    if given:
-        return Path(given)
-    command = [
-        "cargo",
-        "build",
-        "-q",
-        "-p",
-        "firstfault-faults",
-        "--message-format=json",
-    ]
+    return Path(given) if given else built_library("firstfault-faults")
+
+
+@functools.cache
+def built_library(package: str) -> Path:
+    """Return the library of a package of the workspace, after building it."""
+    command = ["cargo", "build", "-q", "-p", package, "--message-format=json"]
     done = subprocess.run(
         command, cwd=ROOT, capture_output=True, text=True, check=False
     )
@@ -41,7 +37,7 @@ def faults_library() -> Path:
     for line in done.stdout.splitlines():
         message = json.loads(line)
         target = message.get("target", {}).get("name")
-        if target == "firstfault_faults" and "filenames" in message:
+        if target == package.replace("-", "_") and "filenames" in message:
             return Path(message["filenames"][0])
     raise AssertionError("cargo named no library")
 

@@ -10,17 +10,40 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from signal import SIGABRT, Signals
 from typing import Any
 
 import pytest
 
-from capture_matrix import BESIDE, CHILD, CONTEXTS, FAULTS, OWN, PARENT_KILLS, Context, Row, rows
+from capture_matrix import (
+    BESIDE,
+    CHILD,
+    CONTEXTS,
+    FAULTS,
+    OWN,
+    PARENT_KILLS,
+    Context,
+    Row,
+    rows,
+)
 from conftest import read_record
 from cores import Core, read_core
 from crashes import ROOT, Crashed, comparable, crash, crashed_thread, functions, missing
 
 TABLE = ROOT / "docs" / "capture-matrix.md"
 PR_SET_CHILD_SUBREAPER = 36
+
+HEAD = """# What a crash leaves, fault by fault and context by context
+
+`make test-all` runs each row, with firstfault and without, and writes this table. In
+every row the exit status is the same in both runs, and so is what the program says, but
+for the decorator's own frame; there is at most one record, which fits the schema, no
+other file and no process left. Where a core dump was compared, its program counter,
+`si_code` and `si_addr` are the same.
+
+| context | fault | the process ended | core dump | signal in the record | the record |
+| --- | --- | --- | --- | --- | --- |
+"""
 
 Around = Callable[[Path], dict[str, Any]]
 results: dict[tuple[str, str], str] = {}
@@ -41,6 +64,7 @@ def _write_table() -> Iterator[None]:
     yield
     every = [(row.context, row.fault) for row in rows()]
     if set(results) == set(every):
+        TABLE.parent.mkdir(exist_ok=True)
         TABLE.write_text(table(every))
 
 
@@ -169,7 +193,9 @@ def execute(row: Row, under: str, around: Any) -> Ran:
     kept = base / "kept"
     directory = kept if kept.exists() else base / "errors"
     files = sorted(path.name for path in directory.iterdir())
-    cores = [read_core(path) for path in base.glob("core*")]
+    # A core may not come to its end, by umask(2) or a limit.
+    whole = [path for path in base.glob("core*") if path.stat().st_size > 4096]
+    cores = [read_core(path) for path in whole]
     assert len(cores) <= 1
     stderr = ended.stderr.replace(str(base), "…")
     ended = replace(ended, stderr=stderr, directory=directory)
@@ -205,31 +231,35 @@ def check(row: Row, around: Any) -> str:
     assert ours.ended.status == theirs.ended.status, ours.ended.stderr
     assert ours.ended.stdout == theirs.ended.stdout
     wanted, found = comparable(theirs.ended.stderr), comparable(ours.ended.stderr)
-    if context.exact:
+    if details.reason.startswith("stack overflow"):
+        # Without us the thread may have no stack left for saying what happened.
+        assert [line for line in found if line in wanted] == wanted
+    elif context.exact:
         assert found == wanted
     else:
         assert found[:2] == wanted[:2]
     assert_same_core(ours.core, theirs.core, details.reason)
-    said = [said_of(theirs), "core the same" if ours.core else "no core"]
+    end = f"{ended(ours.ended.status)} | {'the same' if ours.core else ''}"
     why = context.without.get(row.fault) or context.without.get("*")
     left = [name for name in ours.files if name not in theirs.files]
     if why:
         assert [name for name in left if not name.endswith(".box")] == []
-        return f"{said[0]} | none: {why} | {said[1]}"
+        return f"{end} | | none: {why}"
     name = record_name(context, ours, left)
     record = read_record(ours.ended.directory / name)
     section = record["firstfault"]
     assert (section["kind"], section["final"]) == ("signal", True)
+    if context.raised_by and details.signal != SIGABRT:
+        details = replace(details, code="SI_TKILL", reason="raised by the process")
+    details, why = context.instead.get(row.fault, (details, context.raised_by))
     assert section["signal"]["name"] == details.signal.name
-    code, reason = details.code, details.reason
-    if context.raised_by:
-        code, reason = "SI_TKILL", ""
-    assert section["signal"]["code"].startswith(code)
-    assert reason in record["message"]["message"]
+    assert section["signal"]["code"].startswith(details.code)
+    assert details.reason in record["message"]["message"]
     found = functions(crashed_thread(record))
     wanted = context.stack if details.stack is None else details.stack
     assert in_order(wanted, found), found
-    return f"{said[0]} | {context.record} | {said[1]}"
+    told = f"{section['signal']['name']}, {section['signal']['code']}"
+    return f"{end} | {told} | {context.record}{why and f': {why}'}"
 
 
 def record_name(context: Context, ours: Ran, left: list[str]) -> str:
@@ -267,16 +297,12 @@ def in_order(wanted: Sequence[str], found: Sequence[str]) -> bool:
     return all(name in rest for name in wanted)
 
 
-def said_of(ran: Ran) -> str:
-    """Return how a run ended, in words."""
-    return f"status {ran.ended.status}"
+def ended(status: int) -> str:
+    """Return an exit status in words."""
+    return f"by {Signals(-status).name}" if status < 0 else f"with {status}"
 
 
 def table(every: Sequence[tuple[str, str]]) -> str:
     """Return the table of results."""
-    lines = [f"| {c} | {f} | {results[c, f]} |" for c, f in every]
-    head = (
-        "# Capture matrix\n\nWritten by `make test-all`.\n\n"
-        "| context | fault | ended | record | core dump |\n| --- | --- | --- | --- | --- |\n"
-    )
-    return head + "\n".join(lines) + "\n"
+    lines = [f"| {' | '.join(key)} | {results[key]} |" for key in sorted(every)]
+    return HEAD + "".join(f"{line}\n" for line in lines)

@@ -34,7 +34,9 @@ class Faults:
     def thread_kills(number: str) -> None:
         """Be sent a signal by another thread."""
         target = threading.get_ident()
-        sender = threading.Thread(target=signal.pthread_kill, args=(target, int(number)))
+        sender = threading.Thread(
+            target=signal.pthread_kill, args=(target, int(number))
+        )
         sender.start()
         sender.join()
 
@@ -119,7 +121,7 @@ class Places:
     @staticmethod
     def native_thread_in_python() -> None:
         """A thread of the library's that calls into Python."""
-        crash.released.in_native_thread(CALLBACK(fault))
+        crash.released.in_bare_thread(CALLBACK(fault))
 
     @staticmethod
     def signal_handler() -> None:
@@ -318,12 +320,12 @@ class Places:
     @staticmethod
     def non_ascii_names() -> None:
         code = "def größer():\n    fault()\ngrößer()"
-        name = os.fsdecode(b"caf\xe9 \"quoted\"\n.py")
+        name = os.fsdecode(b'caf\xe9 "quoted"\n.py')
         exec(compile(code, name, "exec"), {"fault": fault})
 
     @staticmethod
     def thread_with_odd_name() -> None:
-        name = ctypes.create_string_buffer(b"\xff\"\\\n\x01")
+        name = ctypes.create_string_buffer(b'\xff"\\\n\x01')
 
         def named() -> None:
             ctypes.CDLL(None).prctl(15, name, 0, 0, 0)

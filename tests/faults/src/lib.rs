@@ -8,6 +8,7 @@
 
 mod cpp;
 mod faults;
+mod forbidden;
 mod handlers;
 mod jump;
 mod places;

@@ -57,7 +57,8 @@ extern "C" fn fault_in_malloc() {
     std::thread::spawn(|| ()).join().expect("no panic");
     unsafe {
         let freed = libc::malloc(3000).cast::<usize>();
-        black_box(libc::malloc(16));
+        // Between the chunk and the unused rest, which it would become part of.
+        black_box(libc::malloc(3000));
         libc::free(freed.cast());
         freed
             .add(1)

@@ -4,6 +4,7 @@ import functools
 import json
 import os
 import re
+import resource
 import subprocess
 import sys
 import threading
@@ -47,6 +48,21 @@ def missing(what: str) -> None:
     if os.environ.get("CI"):
         pytest.fail(f"missing: {what}")
     pytest.skip(f"missing: {what}")
+
+
+def allow_cores() -> None:
+    """Let this process leave a core dump of any size."""
+    hard = resource.getrlimit(resource.RLIMIT_CORE)[1]
+    resource.setrlimit(resource.RLIMIT_CORE, (hard, hard))
+
+
+def need_cores() -> None:
+    """Skip a test where core dumps are not left in the working directory."""
+    pattern = Path("/proc/sys/kernel/core_pattern").read_text().strip()
+    if "/" in pattern or pattern.startswith("|"):
+        missing(f"core dumps in the working directory; core_pattern is {pattern!r}")
+    if resource.getrlimit(resource.RLIMIT_CORE)[1] not in (-1, resource.RLIM_INFINITY):
+        missing("an unlimited size of core dumps")
 
 
 @dataclass(frozen=True)

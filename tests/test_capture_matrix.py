@@ -3,7 +3,6 @@
 import ctypes
 import os
 import re
-import resource
 import shutil
 import subprocess
 import tempfile
@@ -28,7 +27,16 @@ from capture_matrix import (
 )
 from conftest import read_record
 from cores import Core, read_core
-from crashes import ROOT, Crashed, comparable, crash, crashed_thread, functions, missing
+from crashes import (
+    ROOT,
+    Crashed,
+    allow_cores,
+    comparable,
+    crash,
+    crashed_thread,
+    functions,
+    missing,
+)
 
 TABLE = ROOT / "docs" / "capture-matrix.md"
 PR_SET_CHILD_SUBREAPER = 36
@@ -162,11 +170,6 @@ class Ran:
     ended: Crashed
     core: Core | None
     files: list[str]
-
-
-def allow_cores() -> None:
-    hard = resource.getrlimit(resource.RLIMIT_CORE)[1]
-    resource.setrlimit(resource.RLIMIT_CORE, (hard, hard))
 
 
 def execute(row: Row, under: str, around: Any) -> Ran:

@@ -12,6 +12,7 @@ mod forbidden;
 mod handlers;
 mod jump;
 mod places;
+mod signal_stack;
 mod stacks;
 mod threads;
 

@@ -392,6 +392,15 @@ CONTEXTS = {
     "alternate stack of another library": Context(
         SOME, steps=("set_alternate_stack:65536",)
     ),
+    "small alternate stack of another library": Context(
+        TWO, steps=("set_alternate_stack:16384",), under=BARE
+    ),
+    "smallest alternate stack of another library": Context(
+        TWO,
+        steps=("set_alternate_stack:8192",),
+        under=BARE,
+        without={"*": "the handler does not fit"},
+    ),
     "faulthandler enabled before": Context(before=("enable",)),
     "faulthandler enabled after": Context(steps=("enable",)),
     "faulthandler enabled after, alone": Context(

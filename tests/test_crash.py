@@ -248,22 +248,6 @@ def test_a_thread_that_blocks_signals_is_named_and_not_waited_for(twin: Twin) ->
     assert [t.get("state") for t in section["threads"]] == [None, "did not answer"]
 
 
-@pytest.mark.parametrize("fault", ["read_null", "held.read_null"])
-def test_thirty_crashes_while_threads_come_and_go(tmp_path: Path, fault: str) -> None:
-    for number in range(15):
-        directory = tmp_path / str(number)
-        directory.mkdir()
-        ours = crash(directory, "churn:4", fault)
-        assert ours.status == -SIGSEGV, ours.stderr
-        assert ours.files == ["error.json"]
-        record = ours.record()
-        assert functions(main_thread(record))[-3:] == ["main", "wrapper", "<module>"]
-        churning = [t for t in record["firstfault"]["threads"] if "churning" in str(t)]
-        assert len(churning) >= 4
-        stages = record["firstfault"]["stages"]
-        assert "fault" not in {stage["status"] for stage in stages}
-
-
 @pytest.mark.parametrize("step", ["read_null", "os_abort", "sleepers:20:65536"])
 def test_the_same_as_under_torchs_record_itself(tmp_path: Path, step: str) -> None:
     steps = [step] if step != "sleepers:20:65536" else [step, "held.read_null"]

@@ -14,17 +14,8 @@ from typing import Any
 
 import pytest
 
-from capture_matrix import (
-    BESIDE,
-    CHILD,
-    CONTEXTS,
-    FAULTS,
-    OWN,
-    PARENT_KILLS,
-    Context,
-    Row,
-    rows,
-)
+from capture_faults import FAULTS, PARENT_KILLS
+from capture_matrix import BESIDE, CHILD, CONTEXTS, OWN, Context, Row, rows
 from conftest import read_record
 from cores import Core, read_core
 from crashes import (

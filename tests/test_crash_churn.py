@@ -43,9 +43,12 @@ def crash_in_a_row(tmp_path: Path, count: int) -> None:
         assert python.count("churning") >= 3, way
         assert "collecting" in python, way
         states = {stage["name"]: stage["status"] for stage in section["stages"]}
-        skipped = [name for name, status in states.items() if status != "ok"]
-        # A native thread has no Python stack.
-        assert skipped == (["own_python_stack"] if place == "native_thread" else [])
+        # A thread that ends just then does not park; a native one has no Python stack.
+        may_miss = {"park", "other_native_stacks"}
+        may_miss |= {"own_python_stack"} if place == "native_thread" else set()
+        missed = {name for name, status in states.items() if status == "skipped"}
+        assert set(states.values()) <= {"ok", "skipped"}, way
+        assert missed <= may_miss, way
         assert crashed_thread(record)["native"]
         shutil.rmtree(directory)
 

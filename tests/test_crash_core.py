@@ -54,7 +54,7 @@ def test_program_counter_code_and_address(
     if step not in MOVING or theirs.code <= 0:
         assert ours.address == theirs.address
     assert ours.threads == theirs.threads
-    if without == "nothing" and step in FAULTS and "in lib" in FAULTS[step].reason:
+    if without == "nothing" and step in FAULTS and FAULTS[step].address == "0x10":
         assert ours.program_counter[0].endswith("firstfault_faults.so")
 
 

@@ -35,12 +35,14 @@ PR_SET_CHILD_SUBREAPER = 36
 HEAD = """# What a crash leaves, fault by fault and context by context
 
 `make test-all` runs each row, with firstfault and without, and writes this table. In
-every row the exit status is the same in both runs, and so is what the program says, but
-for the decorator's own frame; there is at most one record, which fits the schema, no
-other file and no process left. Where a core dump was compared, its program counter,
-`si_code` and `si_addr` are the same.
+every row both runs end with the same status and say the same, but for the decorator's
+own frame and for stack overflows, which a thread without an alternate signal stack
+cannot tell of. There is at most one record; it fits the schema and names the signal and
+the functions that the thread was in. But for it, the black box and an older file that
+was in its place nothing is left, no child either. "The same" core dumps have the same
+program counter, `si_code` and `si_addr`.
 
-| context | fault | the process ended | core dump | signal in the record | the record |
+| context | fault | the process ended | core dump | signal in the record | record |
 | --- | --- | --- | --- | --- | --- |
 """
 

@@ -21,8 +21,9 @@ pub(crate) enum Command {
     /// Read the error files and logs of one job and name its root cause
     ///
     /// Finds, below each PATH, torchrun's worker directories (<run>/attempt_<n>/<local rank>/error.json), firstfault's own
-    /// records (FIRSTFAULT_DIR), and the launchers' logs (*.log, *.err, *.out, *.txt). Give it everything of one job,
-    /// from all its hosts; it needs neither Python nor torch.
+    /// records (FIRSTFAULT_DIR), and logs of launchers or of many ranks in turns (*.log, *.err, *.out, *.txt; lines of
+    /// ranks begin with [rank3]:, [default3]: or 3:). Give it everything of one job, from all its hosts; it needs neither
+    /// Python nor torch.
     #[command(after_long_help = STATUS)]
     Report(Report),
     /// Show one error file: what happened, and the stacks of all threads

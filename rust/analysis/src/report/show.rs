@@ -75,7 +75,9 @@ pub fn read(path: &Path) -> Result<Shown, Error> {
         };
         return Err(Error::not_a_file(path, what));
     }
-    let failure = read::with_file(path, |bytes| parse::error_file(path, bytes?))?;
+    let failure = read::with_file(read::Location::of(path), |bytes| {
+        parse::error_file(path, bytes?)
+    })?;
     Ok(look_up(path, failure))
 }
 

@@ -16,6 +16,7 @@ next to nothing. They are looked up anew each time, so replacing one
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from firstfault._black_box import breadcrumb, step
+    from firstfault._doctor import doctor
     from firstfault._error_handler import (
         ErrorHandler,
         get_error_handler,
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     )
     from firstfault._errors import FirstfaultError, MissingMessageError
     from firstfault._failures import ChildFailedError, ProcessFailure
+    from firstfault._native_threads import protect_native_threads
     from firstfault._record import record
 
 __all__ = [
@@ -32,7 +34,9 @@ __all__ = [
     "MissingMessageError",
     "ProcessFailure",
     "breadcrumb",
+    "doctor",
     "get_error_handler",
+    "protect_native_threads",
     "record",
     "set_error_handler",
     "step",
@@ -45,7 +49,9 @@ _HOMES = {
     "MissingMessageError": "_errors",
     "ProcessFailure": "_failures",
     "breadcrumb": "_black_box",
+    "doctor": "_doctor",
     "get_error_handler": "_error_handler",
+    "protect_native_threads": "_native_threads",
     "record": "_record",
     "set_error_handler": "_error_handler",
     "step": "_black_box",

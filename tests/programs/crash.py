@@ -8,6 +8,7 @@ which is called with the GIL held if ``held.`` stands before its name.
 
 import ctypes
 import faulthandler
+import importlib
 import importlib.util
 import os
 import resource
@@ -30,8 +31,9 @@ def plain(main: Callable[[], None]) -> Callable[[], None]:
 
 
 def activated(main: Callable[[], None]) -> Callable[[], None]:
-    from firstfault import _native
+    from firstfault import _hooks, _native
 
+    _hooks.install()
     path = os.environ.get("TORCHELASTIC_ERROR_FILE")
     _native.activate(error_file=path, entrypoint=None, argv=sys.argv)
     return main
@@ -114,6 +116,15 @@ class Steps:
             started.acquire()
 
     @staticmethod
+    def asleep(count: str) -> None:
+        """Wait until so many threads sleep."""
+        tasks = Path("/proc/self/task")
+        while sum(") S " in stat.read_text() for stat in tasks.glob("*/stat")) < int(
+            count
+        ):
+            os.sched_yield()
+
+    @staticmethod
     def ready(descriptor: str) -> None:
         """Tell the parent, and wait for what it does."""
         os.write(int(descriptor), b"x")
@@ -176,6 +187,10 @@ class Steps:
     @staticmethod
     def ignore(number: str) -> None:
         signal.signal(int(number), signal.SIG_IGN)
+
+    @staticmethod
+    def default(number: str) -> None:
+        signal.signal(int(number), signal.SIG_DFL)
 
     @staticmethod
     def handle(number: str) -> None:
@@ -261,6 +276,53 @@ class Steps:
         released.in_bare_thread(library_function(function))
 
     @staticmethod
+    def held_native_thread(function: str) -> None:
+        """Wait for a thread of the library's with the GIL held."""
+        held.in_native_thread(library_function(function))
+
+    @staticmethod
+    def tell_waiting(function: str) -> None:
+        released.tell_waiting(library_function(function))
+
+    @staticmethod
+    def protect(expected: str) -> None:
+        """Protect the native threads, and compare how many they are."""
+        import firstfault
+
+        found = firstfault.protect_native_threads()
+        assert found == int(expected), found
+
+    @staticmethod
+    def keep_protecting() -> None:
+        """Protect the native threads again and again, meanwhile."""
+        import firstfault
+
+        began = threading.Semaphore(0)
+
+        def protecting() -> None:
+            while True:
+                firstfault.protect_native_threads()
+                began.release()
+
+        threading.Thread(target=protecting, daemon=True).start()
+        began.acquire()
+
+    @staticmethod
+    def without_main(function: str) -> None:
+        released.fault_without_main(library_function(function))
+
+    @staticmethod
+    def sub_interpreter(*source: str) -> None:
+        """Run source in an interpreter of its own, in this thread."""
+        if sys.version_info >= (3, 13):
+            interpreters = importlib.import_module("_interpreters")
+            interpreter = interpreters.create("legacy")
+        else:
+            interpreters = importlib.import_module("_xxsubinterpreters")
+            interpreter = interpreters.create(isolated=False)
+        interpreters.run_string(interpreter, ":".join(source))
+
+    @staticmethod
     def libc(function: str) -> None:
         """Call one of the functions by which glibc ends a process."""
         call = getattr(ctypes.CDLL(None), function)
@@ -319,6 +381,7 @@ class Steps:
         if whose == "other":
             threading.Thread(target=other, daemon=True).start()
             started.acquire()
+            Steps.threads("1")
         else:
             states.append(get())
         # With the GIL held, nobody else trips over it before the crash.

@@ -24,9 +24,7 @@ impl Attempt<'_> {
         if self.job.facts.is_empty() {
             return decision;
         }
-        let Some(mut decision) = decision.or_else(|| self.nothing_but_facts()) else {
-            return None;
-        };
+        let mut decision = decision.or_else(|| self.nothing_but_facts())?;
         if let Some(decided) = self.by_scheduler(&decision) {
             return Some(decided);
         }
@@ -112,7 +110,7 @@ impl Attempt<'_> {
             rule: fact.rule,
             confidence: Confidence::High,
             also: Vec::new(),
-            suspects: Vec::new(),
+            suspects: self.stood_apart(),
             reasons,
         })
     }

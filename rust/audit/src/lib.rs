@@ -6,8 +6,9 @@
 
 use firstfault_handler::install::{self, Configuration};
 use firstfault_handler::place::Place;
+use firstfault_handler::python_state::Functions;
 use firstfault_handler::termination::{self, Snapshot};
-use firstfault_handler::{black_box, foreign, handle};
+use firstfault_handler::{black_box, foreign, handle, python_state};
 
 unsafe extern "C" {
     fn firstfault_panic_reached() -> !;
@@ -39,6 +40,7 @@ pub unsafe extern "C" fn firstfault_audit_setup(
     preceded_by: &'static &'static [u8],
     guard: &'static black_box::Guard,
     places: &'static &'static [&'static Place<'static>],
+    functions: &Functions,
     action: &libc::sigaction,
     signal: core::ffi::c_int,
     is_known: bool,
@@ -48,5 +50,6 @@ pub unsafe extern "C" fn firstfault_audit_setup(
     install::set_preceded_by(preceded_by);
     black_box::publish(guard);
     foreign::take_python_dumper(signal, signal);
+    python_state::configure(functions);
     install::remember(signal, *action, is_known).is_ok()
 }

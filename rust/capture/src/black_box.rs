@@ -272,6 +272,12 @@ fn check_file_system(directory: &Path) -> Result<(), String> {
     Ok(())
 }
 
+/// Returns whether a directory is on a network file system.
+pub(crate) fn is_on_network(directory: &Path) -> bool {
+    nix::sys::statfs::statfs(directory)
+        .is_ok_and(|found| is_network(found.filesystem_type().0 as u32))
+}
+
 fn is_network(magic: u32) -> bool {
     NETWORK.contains(&magic)
 }

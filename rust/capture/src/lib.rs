@@ -6,8 +6,10 @@
 
 mod activate;
 pub mod black_box;
+pub mod doctor;
 pub mod dumper;
 pub mod identity;
+mod panics;
 mod record;
 mod redact;
 mod target;
@@ -16,7 +18,8 @@ mod threads;
 pub use activate::{Activation, activate, identity, reassert};
 pub use firstfault_handler::commit::Strength;
 pub use firstfault_handler::context::Clock;
+pub use firstfault_handler::install::held;
 pub use firstfault_handler::termination::restore as after_fork;
 pub use record::{commit, precede, replace};
 pub use target::NamedError;
-pub use threads::give_alternate_stack;
+pub use threads::{give_alternate_stack, protect_native_threads};

@@ -109,6 +109,36 @@ pub fn commit(
     }
 }
 
+/// By which way a record gets its name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Rung {
+    /// A nameless file and link(2): nothing is ever left behind.
+    Nameless,
+    /// A file under a temporary name and link(2), or rename(2) where the file system has no links.
+    Named,
+}
+
+/// Tries to write a record to a place whose path nobody else uses, and removes it again. Returns by which way it went.
+///
+/// # Errors
+/// The errno of the step that failed on the last way.
+pub fn rung(
+    place: &Place<'_>,
+    process: &Process,
+    content: &mut dyn Content,
+    paths: &mut Paths,
+) -> Result<Rung, Errno> {
+    let mut attempt = |kind| {
+        with_temporary(place, process, Strength::Final, content, paths, kind)?;
+        sys::unlink(place.error())
+    };
+    match attempt(Kind::Nameless) {
+        Ok(()) => Ok(Rung::Nameless),
+        Err(errno @ (libc::ENOSPC | libc::EDQUOT)) => Err(errno),
+        Err(_) => attempt(Kind::Named).map(|()| Rung::Named),
+    }
+}
+
 /// What a place holds once a record of this strength is at its path.
 fn held_by(strength: Strength) -> u8 {
     if strength == Strength::Provisional {

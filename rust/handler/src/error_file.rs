@@ -1,17 +1,17 @@
 //! The bytes of an error file, from the facts of a crash.
 
+mod threads;
+
 use firstfault_format::{SCHEMA_VERSION, SECTION, signals};
 
 use crate::context::{Facts, until_nul};
 use crate::json::Writer;
-use crate::modules::{self, Module};
+use crate::modules::Module;
 use crate::native::{self, Frame};
-use crate::{abort, black_box, park, python_stack, sys};
+use crate::{abort, black_box, handlers};
 
 /// How much of the Python stacks the text for people holds; all of them are in `threads`.
 const TEXT_MAX: usize = 16 * 1024;
-/// How many Python frames of one thread are kept.
-const FRAMES_MAX: usize = 128;
 /// What normal code prepared: who the process is, as JSON members.
 #[derive(Debug, Clone, Copy)]
 pub struct Identity {
@@ -75,7 +75,7 @@ impl Record<'_> {
         self.write_process(writer);
         self.write_signal(writer);
         self.write_last_words(writer);
-        self.write_threads(writer);
+        threads::write(self, writer);
         if !self.other_crashes.is_empty() {
             writer.key("other_crashes");
             writer.open(b'[');
@@ -88,6 +88,10 @@ impl Record<'_> {
                 writer.close(b'}');
             }
             writer.close(b']');
+        }
+        if self.shows_native {
+            writer.key("handlers");
+            handlers::write(writer, self.facts.signal);
         }
         if self.has_black_box {
             black_box::write_members(writer);
@@ -273,146 +277,4 @@ impl Record<'_> {
             writer.close(b'}');
         }
     }
-
-    fn write_threads(&self, writer: &mut Writer<'_>) {
-        writer.key("threads");
-        writer.open(b'[');
-        let mut frames_cut = 0;
-        writer.open(b'{');
-        writer.key("tid");
-        writer.number(i64::from(self.facts.thread));
-        writer.key("name");
-        writer.string(until_nul(&self.facts.thread_name));
-        writer.key("crashed");
-        writer.boolean(true);
-        write_python_frames(writer, self.own_stack, &mut frames_cut);
-        write_native_frames(writer, self.native_frames());
-        writer.close(b'}');
-        let mut slots_cut = 0_usize;
-        for (index, slot) in (0..park::THREADS_MAX).zip(park::slots()) {
-            // Of a snapshot the dump is cut, so that a cancelled job does not flood its file system.
-            if slot.dumped().end > self.dump.len() {
-                slots_cut = slots_cut.saturating_add(1);
-                continue;
-            }
-            writer.open(b'{');
-            writer.key("tid");
-            writer.number(i64::from(slot.thread()));
-            let mut name = [0; 16];
-            if let Some(name) = sys::name_of_thread(slot.thread(), &mut name) {
-                writer.key("name");
-                writer.string(name);
-            }
-            writer.key("crashed");
-            writer.boolean(false);
-            if slot.has_answered() {
-                write_python_frames(
-                    writer,
-                    self.dump.get(slot.dumped()).unwrap_or_default(),
-                    &mut frames_cut,
-                );
-                write_native_frames(writer, native::frames_of_slot(index));
-            } else {
-                writer.key("state");
-                writer.string(b"did not answer");
-            }
-            writer.close(b'}');
-        }
-        writer.close(b']');
-        let total = park::total().saturating_add(1);
-        writer.key("threads_total");
-        writer.number(total as i64);
-        if self.shows_native {
-            write_modules(writer);
-        }
-        let slots = park::slots().len().saturating_sub(slots_cut);
-        let threads_cut = total.saturating_sub(slots.saturating_add(1));
-        let stacks_cut = native::stacks_cut();
-        if threads_cut > 0 || frames_cut > 0 || stacks_cut > 0 {
-            writer.key("truncated");
-            writer.open(b'{');
-            writer.key("threads");
-            writer.number(threads_cut as i64);
-            writer.key("python_frames");
-            writer.number(frames_cut);
-            writer.key("native_stacks");
-            writer.number(stacks_cut as i64);
-            writer.close(b'}');
-        }
-    }
-}
-
-fn write_python_frames(writer: &mut Writer<'_>, text: &[u8], cut: &mut i64) {
-    writer.key("python");
-    writer.open(b'[');
-    let mut kept = 0_usize;
-    for frame in python_stack::frames(text) {
-        if kept == FRAMES_MAX {
-            *cut = cut.saturating_add(1);
-            continue;
-        }
-        kept = kept.saturating_add(1);
-        writer.open(b'{');
-        writer.key("file");
-        writer.string(frame.file);
-        if let Some(line) = frame.line {
-            writer.key("line");
-            writer.number(line);
-        }
-        writer.key("function");
-        writer.string(frame.function);
-        writer.close(b'}');
-    }
-    writer.close(b']');
-}
-
-/// `offset` lies inside the instruction: for a call, one byte before the address that it returns to.
-fn write_native_frames(writer: &mut Writer<'_>, frames: impl Iterator<Item = Frame>) {
-    let mut frames = frames.peekable();
-    if frames.peek().is_none() {
-        return;
-    }
-    writer.key("native");
-    writer.open(b'[');
-    for frame in frames {
-        writer.open(b'{');
-        writer.key("address");
-        writer.hex(frame.address);
-        if let Some(module) = modules::module_of(frame.lookup)
-            && let Some(number) = module.number()
-        {
-            writer.key("module");
-            writer.number(i64::from(number));
-            writer.key("offset");
-            writer.hex(frame.lookup.wrapping_sub(module.base));
-        }
-        writer.close(b'}');
-    }
-    writer.close(b']');
-}
-
-fn write_modules(writer: &mut Writer<'_>) {
-    let mut modules = modules::used().peekable();
-    if modules.peek().is_none() {
-        return;
-    }
-    writer.key("modules");
-    writer.open(b'[');
-    for module in modules {
-        writer.open(b'{');
-        writer.key("path");
-        writer.string(module.path());
-        if !module.build_id().is_empty() {
-            writer.key("build_id");
-            writer.begin_string();
-            for byte in module.build_id() {
-                writer.text_hex_byte(*byte);
-            }
-            writer.end_string();
-        }
-        writer.key("base");
-        writer.hex(module.base);
-        writer.close(b'}');
-    }
-    writer.close(b']');
 }

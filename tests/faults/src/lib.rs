@@ -15,6 +15,7 @@ mod places;
 mod signal_stack;
 mod stacks;
 mod threads;
+mod waiting;
 
 /// A fault, or whatever else a thread shall do.
 type Function = extern "C" fn();

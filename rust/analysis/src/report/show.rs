@@ -2,7 +2,7 @@
 
 use super::safe;
 use crate::error::Error;
-use crate::failure::{Failure, Frame, NativeFrame, Section, Thread};
+use crate::failure::{Failure, Frame, Handlers, NativeFrame, Section, Thread};
 use crate::scan::read;
 use crate::symbolize::Symbolizer;
 use crate::{parse, traceback};
@@ -126,6 +126,7 @@ pub fn text(shown: &Shown, colour: bool) -> String {
         Some(section) => {
             page.head(shown, section);
             page.threads(shown, section);
+            page.handlers(&section.handlers);
         }
         None => page.callstack(&shown.callstack),
     }
@@ -152,25 +153,10 @@ impl Page {
     /// One text over a few lines, broken at spaces where there are any; further ones are indented.
     fn paragraph(&mut self, indent: usize, text: &str, most: usize) {
         let text = safe::one_line(text);
-        let mut rest = text.as_str();
-        for number in 1..=most {
-            let indent = indent + if number == 1 { 0 } else { 2 };
-            let columns = MAX_COLUMNS - indent;
-            if number == most || safe::width(rest) <= columns {
-                return self.line(indent, rest);
-            }
-            let mut used = 0;
-            let mut end = rest.len();
-            for (at, c) in rest.char_indices() {
-                used += safe::width(c.encode_utf8(&mut [0; 4]));
-                if used > columns {
-                    end = at;
-                    break;
-                }
-            }
-            let end = rest[..end].rfind(' ').filter(|&at| at > 0).unwrap_or(end);
-            self.line(indent, &rest[..end]);
-            rest = rest[end..].trim_start();
+        let columns = MAX_COLUMNS - indent;
+        let lines = safe::wrapped(&text, columns, columns - 2, most);
+        for (number, line) in lines.into_iter().enumerate() {
+            self.line(indent + if number == 0 { 0 } else { 2 }, line);
         }
     }
 
@@ -253,8 +239,9 @@ impl Page {
     }
 
     fn stacks(&mut self, section: &Section, thread: &Thread, most: usize) {
-        if !thread.state.is_empty() {
-            self.line(2, &thread.state);
+        let condition = condition(thread);
+        if !condition.is_empty() {
+            self.line(2, &condition);
         }
         for frame in thread.python.iter().take(most) {
             self.python(frame);
@@ -267,7 +254,7 @@ impl Page {
             self.native(section, frame);
         }
         self.more(thread.native.len(), most);
-        if is_empty(thread) && thread.state.is_empty() {
+        if is_empty(thread) && condition.is_empty() {
             self.line(2, "no frame was found");
         }
     }
@@ -337,6 +324,43 @@ impl Page {
         }
     }
 
+    /// Who else handled crash signals; those with the same neighbours on one line.
+    fn handlers(&mut self, handlers: &[Handlers]) {
+        let mut groups: Vec<(String, Vec<&str>)> = Vec::new();
+        for found in handlers {
+            let above = found.above.as_deref().map(|above| {
+                let place = placed(above, found.above_symbol.as_deref());
+                if above.starts_with("SIG_") {
+                    format!("{place} in place of ours")
+                } else {
+                    format!("{place}, then ours")
+                }
+            });
+            let below = found.below.as_deref().map(|below| {
+                let place = placed(below, found.below_symbol.as_deref());
+                format!("then {place}")
+            });
+            let text = match (above, below) {
+                (Some(above), Some(below)) => format!("{above}, {below}"),
+                (Some(above), None) => above,
+                (None, Some(below)) => format!("ours, {below}"),
+                (None, None) => continue,
+            };
+            match groups.iter_mut().find(|(known, _)| *known == text) {
+                Some((_, signals)) => signals.push(&found.signal),
+                None => groups.push((text, vec![&found.signal])),
+            }
+        }
+        if groups.is_empty() {
+            return;
+        }
+        self.blank();
+        self.line(0, "SIGNAL HANDLERS");
+        for (text, signals) in groups.iter().take(MAX_GROUPS) {
+            self.paragraph(2, &format!("{}: {text}", signals.join(", ")), 4);
+        }
+    }
+
     fn notes(&mut self, shown: &Shown) {
         if shown.without_symbols.is_empty() && shown.notes.is_empty() {
             return;
@@ -361,12 +385,31 @@ fn is_empty(thread: &Thread) -> bool {
     thread.python.is_empty() && thread.native.is_empty()
 }
 
+/// What a reader of its stacks must know of a thread; most threads just sleep.
+fn condition(thread: &Thread) -> String {
+    let mut parts = Vec::new();
+    if thread.answered == Some(false) {
+        parts.push("did not answer".to_owned());
+        parts.extend((!thread.state.is_empty()).then(|| thread.state.clone()));
+    }
+    parts.extend((thread.holds_gil == Some(true)).then(|| "holds the GIL".to_owned()));
+    parts.join(", ")
+}
+
 fn named(thread: &Thread) -> String {
     let id = thread
         .tid
         .map(|tid| format!(" ({tid})"))
         .unwrap_or_default();
     format!("'{}'{id}", thread.name)
+}
+
+/// A handler as the record names it, its module's directory left out, with its function where that is known.
+fn placed(handler: &str, symbol: Option<&str>) -> String {
+    match symbol {
+        Some(symbol) => format!("{symbol} ({})", last(handler)),
+        None => last(handler).to_owned(),
+    }
 }
 
 fn last(path: &str) -> &str {
@@ -378,7 +421,7 @@ fn groups<'a>(threads: &[&'a Thread]) -> Vec<Vec<&'a Thread>> {
     let mut groups: Vec<Vec<&Thread>> = Vec::new();
     let mut known: HashMap<String, usize> = HashMap::new();
     for thread in threads {
-        let stacks = (&thread.state, &thread.python, &thread.native);
+        let stacks = (condition(thread), &thread.python, &thread.native);
         let key = serde_json::to_string(&stacks).unwrap_or_default();
         match known.get(&key) {
             Some(index) => groups[*index].push(thread),
@@ -511,6 +554,7 @@ mod tests {
         let thread = |number: u32| Thread {
             name: evil.clone(),
             state: evil.clone(),
+            answered: Some(false),
             tid: Some(number),
             crashed: number == 0,
             python: vec![frame.clone(); number as usize],

@@ -49,9 +49,6 @@ class Context:
 
 
 BARE = ("nothing", "activate")
-HANDLERS_TAKEN_AWAY = {
-    "Py_FatalError": "it switches faulthandler off, which takes our handlers away"
-}
 NO_ALTERNATE_STACK = {
     "stack overflow": "the thread has no alternate signal stack",
     "stack overflow by large frames": "the thread has no alternate signal stack",
@@ -61,14 +58,13 @@ IN_MAIN = ("main", "<module>")
 IN_THREAD = ("run", "_bootstrap_inner", "_bootstrap")
 
 CONTEXTS = {
-    "main thread": Context(EVERY, without=HANDLERS_TAKEN_AWAY),
+    "main thread": Context(EVERY),
     "main thread, activated alone": Context(EVERY, under=BARE),
     "Python thread": Context(
         OF_A_THREAD,
         place="python_thread",
         stack=("fault", *IN_THREAD),
         exact=False,
-        without=HANDLERS_TAKEN_AWAY,
     ),
     "native thread": Context(
         NATIVE, place="native_thread", stack=(), without=NO_ALTERNATE_STACK

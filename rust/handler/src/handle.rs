@@ -83,7 +83,7 @@ pub extern "C" fn on_signal(signal: libc::c_int, info: *mut libc::siginfo_t, con
         if alternate_stack::has_room(delivery.context) {
             receive(&delivery, configuration);
         } else {
-            as_if_absent(&delivery);
+            delivery.as_if_absent();
         }
     }
     sys::set_errno(errno);

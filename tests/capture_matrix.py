@@ -38,8 +38,6 @@ class Context:
     # A function of test_capture_matrix.py that prepares the surroundings.
     around: str = ""
     record: str = OWN
-    # Why the record has another code and reason than the fault has.
-    raised_by: str = ""
     # Faults that leave no record here, and why; an asterisk is all others.
     without: dict[str, str] = field(default_factory=dict)
     # Faults that are recorded as another here, and why.
@@ -233,11 +231,8 @@ CONTEXTS = {
     ),
     "faulthandler enabled before": Context(before=("enable",)),
     "faulthandler enabled after": Context(steps=("enable",)),
-    "faulthandler enabled after, alone": Context(
-        steps=("enable",),
-        under=BARE,
-        raised_by="faulthandler, above us, raises the signal anew",
-    ),
+    "faulthandler enabled after, alone": Context(steps=("enable",), under=BARE),
+    "faulthandler disabled": Context(SOME, steps=("disable",)),
     "a handler before that raises again": Context(
         ("read of a null pointer", "kill by itself"), before=("install:4:11",)
     ),

@@ -84,7 +84,7 @@ class Surroundings:
     @staticmethod
     def become_nobody() -> None:
         # Who is nobody may not be able to read it.
-        import firstfault._native  # noqa: F401
+        import firstfault._hooks  # noqa: F401
 
         os.setgroups([])
         os.setgid(65534)

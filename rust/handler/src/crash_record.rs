@@ -18,6 +18,8 @@ use crate::termination;
 
 /// How much of the Python stacks a snapshot holds: the file is at most 512 KiB.
 const SNAPSHOT_MAX: usize = 128 * 1024;
+/// How much of them a record holds where no page more can be mapped.
+const UNMAPPED_MAX: usize = 64 * 1024;
 
 /// What only the owner of the handler touches.
 struct Room {
@@ -26,6 +28,7 @@ struct Room {
     stem: UnsafeCell<PathBuffer>,
     buffer: UnsafeCell<[u8; 8192]>,
     compact: UnsafeCell<[u8; 4000]>,
+    dump: UnsafeCell<[u8; UNMAPPED_MAX]>,
 }
 
 // SAFETY: one thread at a time owns the handler (`handle::OWNER`), and only it writes. A nested entry on that thread
@@ -38,6 +41,7 @@ static ROOM: Room = Room {
     stem: UnsafeCell::new(PathBuffer::new()),
     buffer: UnsafeCell::new([0; 8192]),
     compact: UnsafeCell::new([0; 4000]),
+    dump: UnsafeCell::new([0; UNMAPPED_MAX]),
 };
 
 /// The record as something that the writer can write.
@@ -78,14 +82,18 @@ pub(crate) fn write(
     strength: Strength,
 ) -> bool {
     let (facts, identity) = (findings.facts, &configuration.identity);
+    let view;
     let dump = match foreign::prepare_python_dump() {
         Some(descriptor) if strength == Strength::Enriched => {
             let length = sys::seek(descriptor, 0, libc::SEEK_CUR).unwrap_or(0) as usize;
-            View::new(descriptor, length)
+            view = View::new(descriptor, length);
+            match &view {
+                Some(view) => view.bytes(),
+                None => read_dump(descriptor, length),
+            }
         }
-        _ => None,
+        _ => &[],
     };
-    let dump = dump.as_ref().map(View::bytes).unwrap_or_default();
     let dump = match dump.get(..SNAPSHOT_MAX) {
         Some(first) if signals::is_request(facts.signal) => first,
         _ => dump,
@@ -129,6 +137,16 @@ pub(crate) fn write(
         };
     }
     all
+}
+
+/// Reads the dump, or its first part, where no page more can be mapped: under a limit of the address space.
+fn read_dump(descriptor: i32, length: usize) -> &'static [u8] {
+    // SAFETY: see `Room`; nothing else uses the buffer while a record is written.
+    let buffer = unsafe { &mut *ROOM.dump.get() };
+    let _ = sys::seek(descriptor, 0, libc::SEEK_SET);
+    let count = sys::read(descriptor, buffer).unwrap_or(0);
+    let _ = sys::seek(descriptor, length as i64, libc::SEEK_SET);
+    buffer.get(..count.min(length)).unwrap_or_default()
 }
 
 /// A child's place is made anew for each commit, so it does not remember what it holds: the second one replaces.

@@ -80,7 +80,11 @@ pub extern "C" fn on_signal(signal: libc::c_int, info: *mut libc::siginfo_t, con
     };
     // SAFETY: the context is the running handler's.
     if !unsafe { park::take_fault(delivery.context) } {
-        receive(&delivery, configuration);
+        if alternate_stack::has_room(delivery.context) {
+            receive(&delivery, configuration);
+        } else {
+            delivery.as_if_absent();
+        }
     }
     sys::set_errno(errno);
 }

@@ -49,6 +49,10 @@ pub fn activate(
         arguments: arguments.to_vec(),
         entrypoint: entrypoint.map(str::to_owned),
     });
+    #[cfg(feature = "inject")]
+    if let Ok(plan) = std::env::var("FIRSTFAULT_INJECT") {
+        firstfault_handler::inject::plan(Box::leak(Box::new(&*plan.leak())));
+    }
     let error_file = error_file.and_then(target::usable);
     let own = Claim::own(error_file);
     let parent = own.inherited_from(std::env::var(env::CLAIM).ok().as_deref());

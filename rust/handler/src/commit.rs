@@ -161,6 +161,7 @@ fn with_temporary(
         Ok(()) => settle(place, process, strength, content, &temporary, paths),
         Err(errno) => Err(errno),
     };
+    place.settle();
     temporary.discard(paths);
     result
 }
@@ -196,14 +197,17 @@ fn settle(
     }
     for _ in 0..ATTEMPTS {
         match sys::status(place.error()) {
-            Err(libc::ENOENT) => match temporary.publish(place.error(), paths) {
-                Ok(()) => {
-                    place.hold(temporary.descriptor, new, TARGET);
-                    return Ok(Outcome::Target);
+            Err(libc::ENOENT) => {
+                place.expect(temporary.descriptor);
+                match temporary.publish(place.error(), paths) {
+                    Ok(()) => {
+                        place.hold(temporary.descriptor, new, TARGET);
+                        return Ok(Outcome::Target);
+                    }
+                    Err(libc::EEXIST) => {}
+                    Err(errno) => return Err(errno),
                 }
-                Err(libc::EEXIST) => {}
-                Err(errno) => return Err(errno),
-            },
+            }
             Err(errno) => return Err(errno),
             Ok(status) if place.is_ours(&status) => {
                 if held == PROVISIONAL && strength == Strength::Crash {
@@ -211,6 +215,7 @@ fn settle(
                     continue;
                 }
                 if held == PROVISIONAL || strength == Strength::Enriched {
+                    place.expect(temporary.descriptor);
                     temporary.publish_over(place.error(), paths)?;
                     place.hold(temporary.descriptor, new, TARGET);
                     return Ok(Outcome::Target);
@@ -278,9 +283,16 @@ fn is_record_of_ours(path: &CStr) -> bool {
 /// Moves what is at the error file's path out of the way, and keeps it unless it is empty.
 fn displace(place: &Place<'_>, process: &Process, new: u8, paths: &mut Paths) -> Result<(), Errno> {
     let replaced = aside(place.stem(), process.id, &mut paths.beside).ok_or(libc::ENAMETOOLONG)?;
-    sys::rename(place.error(), replaced)?;
+    // Before it is: a fault in between must not make its way back forgotten.
+    place.put_aside.store(FINAL, Ordering::Relaxed);
+    let moved = sys::rename(place.error(), replaced);
+    if moved.is_err() {
+        place.put_aside.store(NOTHING, Ordering::Relaxed);
+    }
+    moved?;
     let status = sys::status(replaced)?;
     if status.size == 0 {
+        place.put_aside.store(NOTHING, Ordering::Relaxed);
         return sys::unlink(replaced);
     }
     if place.is_ours(&status) {
@@ -290,9 +302,9 @@ fn displace(place: &Place<'_>, process: &Process, new: u8, paths: &mut Paths) ->
     if !is_replaceable(replaced, &status, process, new) {
         // Between the look and the rename somebody committed a record: it was first, so it gets its name back.
         let _ = sys::link(replaced, place.error());
+        place.put_aside.store(NOTHING, Ordering::Relaxed);
         return sys::unlink(replaced);
     }
-    place.put_aside.store(FINAL, Ordering::Relaxed);
     Ok(())
 }
 
@@ -311,13 +323,18 @@ fn publish_beside(
         let mut buffer = PathBuffer::new();
         let path =
             beside(place.stem(), process.id, number, &mut buffer).ok_or(libc::ENAMETOOLONG)?;
+        // As with `Place::expect`: a fault right after the step must find it noted.
+        let latest = place.latest.swap(BESIDE, Ordering::Relaxed);
         match temporary.publish(path, paths) {
-            Err(libc::EEXIST) => {}
-            Err(errno) => return Err(errno),
             Ok(()) => {
                 paths.beside.start(path.to_bytes());
-                place.latest.store(BESIDE, Ordering::Relaxed);
                 return Ok(Outcome::Beside);
+            }
+            Err(errno) => {
+                place.latest.store(latest, Ordering::Relaxed);
+                if errno != libc::EEXIST {
+                    return Err(errno);
+                }
             }
         }
     }

@@ -104,6 +104,8 @@ pub(crate) extern "C" fn on_watchdog(
         && OWNER.load(Ordering::Acquire) == own_key()
         && PHASE.load(Ordering::Relaxed) == CAPTURING
     {
+        #[cfg(feature = "inject")]
+        crate::inject::in_watchdog();
         resume(true, context, configuration);
     }
     sys::set_errno(errno);

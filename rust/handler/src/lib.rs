@@ -24,6 +24,8 @@ mod crash_record;
 pub mod error_file;
 pub mod foreign;
 pub mod handle;
+#[cfg(feature = "inject")]
+pub mod inject;
 pub mod install;
 pub mod json;
 pub mod modules;

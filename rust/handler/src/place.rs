@@ -44,8 +44,32 @@ pub struct Place<'a> {
     /// What the last record put aside, to be put back if that record is withdrawn: `NOTHING`, `FINAL` for another's
     /// file, `PROVISIONAL` for a record of this process.
     pub(crate) put_aside: AtomicU8,
-    device: AtomicU64,
-    inode: AtomicU64,
+    /// The file that this process has put at the error file's path, and the one that it is about to put there: a fault
+    /// between the two steps leaves it open which of them is there.
+    here: Identity,
+    next: Identity,
+}
+
+/// Device and inode of a file; zeros are none.
+#[derive(Debug)]
+struct Identity(AtomicU64, AtomicU64);
+
+impl Identity {
+    const fn none() -> Self {
+        Self(AtomicU64::new(0), AtomicU64::new(0))
+    }
+
+    fn store(&self, identity: (u64, u64)) {
+        self.0.store(identity.0, Ordering::Relaxed);
+        self.1.store(identity.1, Ordering::Relaxed);
+    }
+
+    fn load(&self) -> (u64, u64) {
+        (
+            self.0.load(Ordering::Relaxed),
+            self.1.load(Ordering::Relaxed),
+        )
+    }
 }
 
 impl<'a> Place<'a> {
@@ -59,8 +83,8 @@ impl<'a> Place<'a> {
             latest: AtomicU8::new(NOWHERE),
             later: AtomicU8::new(0),
             put_aside: AtomicU8::new(NOTHING),
-            device: AtomicU64::new(0),
-            inode: AtomicU64::new(0),
+            here: Identity::none(),
+            next: Identity::none(),
         }
     }
 
@@ -126,8 +150,7 @@ impl<'a> Place<'a> {
         if held == PROVISIONAL
             && let Ok(status) = sys::status(self.error)
         {
-            self.device.store(status.identity.0, Ordering::Relaxed);
-            self.inode.store(status.identity.1, Ordering::Relaxed);
+            self.here.store(status.identity);
             self.held.store(PROVISIONAL, Ordering::Relaxed);
             self.latest.store(TARGET, Ordering::Relaxed);
         }
@@ -135,22 +158,30 @@ impl<'a> Place<'a> {
 
     /// Returns whether a file is the one that this process put at the error file's path.
     pub(crate) fn is_ours(&self, status: &FileStatus) -> bool {
-        self.held.load(Ordering::Relaxed) != NOTHING
-            && status.identity
-                == (
-                    self.device.load(Ordering::Relaxed),
-                    self.inode.load(Ordering::Relaxed),
-                )
+        let is_held = self.held.load(Ordering::Relaxed) != NOTHING;
+        is_held && status.identity == self.here.load() || status.identity == self.next.load()
+    }
+
+    /// Remembers the open file as the one that the next step puts at the error file's path.
+    pub(crate) fn expect(&self, descriptor: i32) {
+        if let Ok(status) = sys::descriptor_status(descriptor) {
+            self.next.store(status.identity);
+            self.latest.store(TARGET, Ordering::Relaxed);
+        }
     }
 
     /// Remembers the open file as the one that is now at the error file's path.
     pub(crate) fn hold(&self, descriptor: i32, held: u8, latest: u8) {
         if let Ok(status) = sys::descriptor_status(descriptor) {
-            self.device.store(status.identity.0, Ordering::Relaxed);
-            self.inode.store(status.identity.1, Ordering::Relaxed);
+            self.here.store(status.identity);
         }
         self.held.store(held, Ordering::Relaxed);
         self.latest.store(latest, Ordering::Relaxed);
+    }
+
+    /// Nothing is about to be put anywhere any more.
+    pub(crate) fn settle(&self) {
+        self.next.store((0, 0));
     }
 }
 

@@ -169,6 +169,8 @@ pub(crate) fn run(configuration: &Configuration, depth: Depth) {
         if let Some(watchdog) = watchdog() {
             watchdog.arm(*budget_ns);
         }
+        #[cfg(feature = "inject")]
+        crate::inject::enter(STAGES.get(index).map_or("", |stage| stage.1));
         let is_apart = depth == Depth::Snapshot && *stage == Stage::OtherPythonStacks;
         let status = if !is_apart && execute(*stage, configuration, depth) {
             OK
@@ -192,6 +194,8 @@ pub(crate) fn interrupt(by_watchdog: bool) {
 }
 
 fn finish(index: usize, status: u8) {
+    #[cfg(feature = "inject")]
+    crate::inject::leave();
     if let Some(watchdog) = watchdog() {
         watchdog.arm(0);
     }
@@ -252,7 +256,7 @@ fn execute(stage: Stage, configuration: &Configuration, depth: Depth) -> bool {
             true
         }
         Stage::Module => {
-            let _ = modules::read();
+            let _ = modules::read_once();
             let module = facts.program_counter.and_then(modules::module_of);
             // SAFETY: see `Room`.
             unsafe { *ROOM.module.get() = module };

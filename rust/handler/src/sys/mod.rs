@@ -1,10 +1,12 @@
-//! The libc calls as safe functions.
+//! The system calls as safe functions.
 //!
-//! All of them are in the list of signal-safety(7) or are bare system calls, which take no lock and allocate nothing.
+//! All of them are in the list of signal-safety(7) or are bare system calls, which take no lock and allocate nothing;
+//! those on files enter the kernel directly.
 //! Errors are errno values: the handler has nobody to explain them to.
 
 mod files;
 mod memory;
+mod raw;
 mod signals;
 mod threads;
 

@@ -16,17 +16,10 @@ import pytest
 from conftest import PROGRAMS, clean_environment, read_record
 from crashes import crash, faults_library, missing
 from firstfault import _native
+from mounts import in_mount_namespace
 
 RANKS = 8
 IN_PLACE_MAX = 4096
-
-
-def in_mount_namespace(script: str) -> list[str]:
-    """Return what to put before a command to run it after mounting something."""
-    done = subprocess.run(["unshare", "-m", "true"], capture_output=True, check=False)
-    if done.returncode:
-        missing("private mount namespaces")
-    return ["unshare", "-m", "sh", "-ec", f'{script}\nexec "$@"', "sh"]
 
 
 @pytest.mark.parametrize("way", ["exception", "crash", "both"])

@@ -13,8 +13,10 @@ import os
 import resource
 import shutil
 import signal
+import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -222,6 +224,38 @@ class Steps:
     @staticmethod
     def chdir(path: str) -> None:
         os.chdir(path)
+
+    @staticmethod
+    def stop(variable: str, seconds: str = "") -> None:
+        """Stop the process that a variable names, for ever or for so long."""
+        pid = os.environ[variable]
+        if seconds:
+            # Before: it may have a file to close that the stopped process serves.
+            resume = f"sleep {seconds}; kill -CONT {pid}"
+            subprocess.Popen(["sh", "-c", resume], stderr=subprocess.DEVNULL)
+        os.kill(int(pid), signal.SIGSTOP)
+
+    @staticmethod
+    def sleep(seconds: str) -> None:
+        time.sleep(float(seconds))
+
+    @staticmethod
+    def stderr(path: str) -> None:
+        os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644), 2)
+
+    @staticmethod
+    def fsfreeze(directory: str, seconds: str) -> None:
+        """Let nobody write to a file system for so long."""
+        subprocess.run(["fsfreeze", "-f", directory], check=True)
+        thaw = f"sleep {seconds}; fsfreeze -u {directory}"
+        subprocess.Popen(["sh", "-c", thaw])
+
+    @staticmethod
+    def older_file() -> None:
+        """Let an earlier attempt have left an error file."""
+        path = Path(os.environ["TORCHELASTIC_ERROR_FILE"])
+        path.write_text("old")
+        os.utime(path, (1_000_000, 1_000_000))
 
     @staticmethod
     def setenv(name: str, value: str) -> None:

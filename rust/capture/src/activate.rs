@@ -57,7 +57,7 @@ pub fn activate(
     let own = Claim::own(error_file);
     let parent = own.inherited_from(std::env::var(env::CLAIM).ok().as_deref());
     let identity = identity();
-    let (targets, failed) = target::targets(
+    let (targets, mut failed) = target::targets(
         error_file,
         target::archive_directory().as_deref(),
         &identity,
@@ -66,10 +66,17 @@ pub fn activate(
     if let Some(first) = targets.first() {
         target::sweep(first);
     }
-    arm(&targets)?;
+    if parent.is_none() {
+        failed = failed.or(record::probe(&targets).err());
+    }
+    let mut with_spare = targets.clone();
+    if !targets.is_empty() {
+        with_spare.extend(Target::spare());
+    }
+    arm(&with_spare)?;
     // A child's requests to end are its parent's business.
     if parent.is_none() {
-        take_requests(&targets)?;
+        take_requests(&with_spare)?;
     }
     black_box::open(&targets, &identity, parent);
     if let Some(entrypoint) = entrypoint {

@@ -7,6 +7,7 @@
 mod activate;
 pub mod black_box;
 pub mod dumper;
+mod file_system;
 pub mod identity;
 mod record;
 mod redact;

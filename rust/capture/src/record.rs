@@ -52,6 +52,16 @@ impl Content for Record<'_> {
     }
 }
 
+/// Tries whether records can be written to these targets; returns why one cannot take any.
+pub(crate) fn probe(targets: &[Target]) -> io::Result<()> {
+    let mut paths = PATHS.lock().unwrap_or_else(PoisonError::into_inner);
+    for target in targets {
+        let named = |errno| target::named(&io::Error::from_raw_os_error(errno), &target.error);
+        commit::probe(place(target)?, &this_process(), &mut paths).map_err(named)?;
+    }
+    Ok(())
+}
+
 /// Writes a record to every target of this process.
 ///
 /// `record` is a whole error file, `compact` its form of at most 4,000 bytes for a target that can only be written in
@@ -124,6 +134,7 @@ fn commit_to(
         let copy = Target {
             stem: target.beside(".firstfault"),
             error: path,
+            kind: target.kind,
         };
         commit::replace(place(&copy)?, &process, content, paths).map_err(named)?;
     }

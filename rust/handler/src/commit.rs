@@ -84,7 +84,12 @@ pub fn commit(
     content: &mut dyn Content,
     paths: &mut Paths,
 ) -> Result<Outcome, Errno> {
-    let result = with_temporary(place, process, strength, content, paths, Kind::Nameless);
+    let kind = if place.is_nameless() {
+        Kind::Nameless
+    } else {
+        Kind::Named
+    };
+    let result = with_temporary(place, process, strength, content, paths, kind);
     match result {
         Ok(_) | Err(libc::ENOSPC | libc::EDQUOT) => result,
         // No new file here; an old one may still be written, as a container's termination log.
@@ -105,8 +110,35 @@ pub fn commit(
             with_temporary(place, process, strength, content, paths, Kind::Named)
         }
         // A file system without nameless files or links has another way.
-        Err(_) => with_temporary(place, process, strength, content, paths, Kind::Named),
+        Err(_) if kind == Kind::Nameless => {
+            with_temporary(place, process, strength, content, paths, Kind::Named)
+        }
+        Err(_) => result,
     }
+}
+
+/// Tries, while the process is well, whether a record could be committed to a place, and remembers in which way.
+///
+/// # Errors
+/// No record can be written there, as far as can be told now.
+pub fn probe(place: &Place<'_>, process: &Process, paths: &mut Paths) -> Result<(), Errno> {
+    if Temporary::probe(place, process, Kind::Nameless, paths).is_ok() {
+        return Ok(());
+    }
+    let result = Temporary::probe(place, process, Kind::Named, paths);
+    match result {
+        Ok(()) => place.need_names(),
+        Err(libc::EROFS | libc::EACCES | libc::EPERM) => {
+            // An old file may still be written, as a container's termination log.
+            let flags = libc::O_WRONLY | libc::O_NOFOLLOW | libc::O_NONBLOCK;
+            if let Ok(descriptor) = sys::open(place.error(), flags, 0) {
+                sys::close(descriptor);
+                return Ok(());
+            }
+        }
+        Err(_) => {}
+    }
+    result
 }
 
 /// What a place holds once a record of this strength is at its path.

@@ -14,7 +14,7 @@ use firstfault_format::signals;
 use crate::context::{self, Facts};
 use crate::install::{self, Captured, Configuration};
 use crate::stages::{self, Depth};
-use crate::{alternate_stack, park, sys, termination};
+use crate::{alternate_stack, helper, park, sys, termination};
 
 /// The thread that handles a crash: process ID in the upper half, thread ID in the lower; 0 is nobody.
 static OWNER: AtomicU64 = AtomicU64::new(0);
@@ -63,6 +63,7 @@ struct Delivery<'a> {
 /// The handler of every crash signal.
 pub extern "C" fn on_signal(signal: libc::c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
     let errno = sys::errno();
+    helper::take_fault();
     let (Some(captured), Some(configuration)) =
         (install::captured_signal(signal), install::configuration())
     else {

@@ -8,7 +8,7 @@ use core::ffi::c_void;
 use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicUsize, Ordering};
 
 use crate::native::Registers;
-use crate::{context, foreign, sys};
+use crate::{context, foreign, helper, sys};
 
 /// How many threads are parked; of more, the rest is only counted.
 pub const THREADS_MAX: usize = 1024;
@@ -149,7 +149,10 @@ pub fn count_only() {
     forget_earlier();
     let own = sys::thread_id();
     let mut seen = 0_usize;
-    sys::for_each_thread(|thread| seen = seen.saturating_add(usize::from(thread != own)));
+    sys::for_each_thread(|thread| {
+        let is_counted = thread != own && !helper::is_helper(thread);
+        seen = seen.saturating_add(usize::from(is_counted));
+    });
     TOTAL.store(seen, Ordering::Relaxed);
 }
 
@@ -285,7 +288,7 @@ fn ask_new_threads(signal: libc::c_int) -> usize {
     let mut asked = 0_usize;
     let mut seen = 0_usize;
     sys::for_each_thread(|thread| {
-        if thread == own {
+        if thread == own || helper::is_helper(thread) {
             return;
         }
         seen = seen.saturating_add(1);

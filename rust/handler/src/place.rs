@@ -1,7 +1,7 @@
 //! A place where the records of this process go, and what this process has put there.
 
 use core::ffi::CStr;
-use core::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU8, AtomicU64, Ordering};
 
 use firstfault_format::files;
 
@@ -32,12 +32,29 @@ pub(crate) const BESIDE: u8 = 3;
 /// How many later failures of one process are kept.
 pub(crate) const LATER_MAX: u8 = 9;
 
+/// What can be expected of a place.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// On a file system of this node.
+    Local,
+    /// On a network file system, which may not answer.
+    Remote,
+    /// In memory on this node: for what the other places did not take, and for as long as it is not known whether they
+    /// do.
+    Spare,
+}
+
 /// One place where the records of this process go, and what this process has put there.
 #[derive(Debug)]
 pub struct Place<'a> {
     error: &'a CStr,
     stem: &'a CStr,
     directory: &'a CStr,
+    kind: Kind,
+    /// Whether the file system has nameless files that can be named, as far as was tried.
+    is_nameless: AtomicBool,
+    /// Why the last record could not be written here; 0 where it could.
+    pub(crate) trouble: AtomicI32,
     pub(crate) held: AtomicU8,
     pub(crate) latest: AtomicU8,
     pub(crate) later: AtomicU8,
@@ -74,11 +91,14 @@ impl Identity {
 
 impl<'a> Place<'a> {
     /// Returns a place for an error file: its absolute path, that path without `.json`, and its directory.
-    pub const fn new(error: &'a CStr, stem: &'a CStr, directory: &'a CStr) -> Self {
+    pub const fn new(error: &'a CStr, stem: &'a CStr, directory: &'a CStr, kind: Kind) -> Self {
         Self {
             error,
             stem,
             directory,
+            kind,
+            is_nameless: AtomicBool::new(true),
+            trouble: AtomicI32::new(0),
             held: AtomicU8::new(NOTHING),
             latest: AtomicU8::new(NOWHERE),
             later: AtomicU8::new(0),
@@ -101,6 +121,29 @@ impl<'a> Place<'a> {
     /// Returns the directory of the error file.
     pub fn directory(&self) -> &'a CStr {
         self.directory
+    }
+
+    /// Returns what can be expected of it.
+    pub fn kind(&self) -> Kind {
+        self.kind
+    }
+
+    /// Returns the permissions of a new file: in a directory that everybody shares it is for its owner alone.
+    pub(crate) fn mode(&self) -> libc::mode_t {
+        match self.kind {
+            Kind::Spare => 0o600,
+            Kind::Local | Kind::Remote => 0o666,
+        }
+    }
+
+    /// Returns whether nameless files work here, as far as is known.
+    pub fn is_nameless(&self) -> bool {
+        self.is_nameless.load(Ordering::Relaxed)
+    }
+
+    /// Remembers that nameless files do not work here.
+    pub(crate) fn need_names(&self) {
+        self.is_nameless.store(false, Ordering::Relaxed);
     }
 
     /// Takes back the record that this process committed last, because its failure turned out to be none.

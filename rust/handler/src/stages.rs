@@ -39,10 +39,12 @@ enum Stage {
     OtherPythonStacks,
     /// The file with everything replaces the minimal one.
     Enriched,
+    /// Where the record is, if not where it was wanted, is said on stderr.
+    Notice,
 }
 
 /// The stages, their names in the error file and how long each may take, nanoseconds.
-const STAGES: [(Stage, &str, u64); 10] = [
+const STAGES: [(Stage, &str, u64); 11] = [
     (Stage::BlackBox, "black_box", 100_000_000),
     (Stage::Minimal, "minimal", 500_000_000),
     (Stage::CppException, "cpp_exception", 100_000_000),
@@ -57,6 +59,7 @@ const STAGES: [(Stage, &str, u64); 10] = [
         1_000_000_000,
     ),
     (Stage::Enriched, "enriched", 1_000_000_000),
+    (Stage::Notice, "notice", 200_000_000),
 ];
 
 /// How far a capture goes.
@@ -185,6 +188,16 @@ pub(crate) fn run(configuration: &Configuration, depth: Depth) {
     }
 }
 
+/// Gives the running stage more time: a wait with an end of its own.
+pub(crate) fn extend(by_ns: u64) {
+    let budget_ns = STAGES
+        .get(NEXT.load(Ordering::Relaxed))
+        .map(|stage| stage.2);
+    if let (Some(watchdog), Some(budget_ns)) = (watchdog(), budget_ns) {
+        watchdog.arm(budget_ns.saturating_add(by_ns));
+    }
+}
+
 /// Marks the running stage as one that did not come to its end; the caller goes on with [`run`].
 pub(crate) fn interrupt(by_watchdog: bool) {
     finish(
@@ -276,6 +289,7 @@ fn execute(stage: Stage, configuration: &Configuration, depth: Depth) -> bool {
         Stage::OtherPythonStacks => foreign::prepare_python_dump()
             .is_some_and(|descriptor| park::dump_python_stacks(descriptor, facts.process)),
         Stage::Enriched => write(facts, configuration, Strength::Enriched),
+        Stage::Notice => crash_record::tell(facts, configuration),
     }
 }
 

@@ -92,6 +92,19 @@ pub fn read(descriptor: i32, buffer: &mut [u8]) -> Result<usize, Errno> {
     unsafe { call(libc::SYS_read, arguments, false) }
 }
 
+/// Reads once from an offset, which the descriptor's own does not change.
+pub fn read_at(descriptor: i32, buffer: &mut [u8], offset: u64) -> Result<usize, Errno> {
+    let arguments = [
+        descriptor as usize,
+        buffer.as_mut_ptr().expose_provenance(),
+        buffer.len(),
+        offset as usize,
+        0,
+    ];
+    // SAFETY: pointer and length are of one live slice.
+    unsafe { call(libc::SYS_pread64, arguments, false) }
+}
+
 /// Which file a path names, and what it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FileStatus {

@@ -153,12 +153,34 @@ def test_a_full_disk(directory: Path, signal: int) -> None:
     assert record["firstfault"]["signal"]["number"] == signal
 
 
+def test_the_first_record_stays_when_the_second_does_not_fit(directory: Path) -> None:
+    nearly = Mounted(FULL.script.replace("-c 16384", "-c 8192"))
+    _, kept = nearly.crash(directory, "threads:50", "read_null")
+    assert json_files(kept / "errors") == ["error.json", "filler"]
+    first = read_record(kept / "errors/error.json")["firstfault"]
+    assert "stages" not in first
+    second = read_record(spared(kept))["firstfault"]
+    assert second["threads_total"] == 51
+    assert first["signal"] == second["signal"]
+
+
 def test_a_full_disk_and_a_child(directory: Path) -> None:
     ended, kept = FULL.crash(directory, "fork:read_null", "exit:0")
     assert ended.status == 0
     name = spared(kept).name
     assert ".child_" in name
     assert f"/dev/shm/{name}: " in ended.stderr
+
+
+def test_no_shared_memory(directory: Path) -> None:
+    none = Mounted(FULL.script + "mount -t tmpfs -o ro none /dev/shm\n")
+    (directory.parent / "tmp").mkdir()
+    env: dict[str, str | None] = {"TMPDIR": str(directory.parent / "tmp")}
+    ended, _ = none.crash(directory, "read_null", env=env)
+    assert ended.status == 128 + SIGSEGV
+    (path,) = (directory.parent / "tmp").glob("*.json")
+    assert read_record(path)
+    assert str(path) in ended.stderr
 
 
 def test_nowhere_at_all(directory: Path) -> None:

@@ -12,6 +12,7 @@ use firstfault_format::black_box::{
 };
 
 use crate::context::Facts;
+use crate::helper::{self, Work};
 use crate::json::Writer;
 use crate::sys::{self, Errno};
 
@@ -470,6 +471,27 @@ pub fn remove() {
         }
     }
 }
+
+/// Removes the box of a process that dies by a request to end, whose snapshot has all that the box could tell.
+///
+/// The page that points at it is on a file system that may not answer.
+pub(crate) fn remove_at_death() {
+    let [_, pointer] = &PATHS;
+    if pointer.load(Ordering::Relaxed).is_null() {
+        return remove();
+    }
+    let work = Work {
+        run: || {
+            remove();
+            true
+        },
+        undo: || {},
+    };
+    let _ = helper::TELLER.run(work, POINTER_NS);
+}
+
+/// How long the removal of that page may take.
+const POINTER_NS: u64 = 50_000_000;
 
 /// Writes the members `step` and `breadcrumbs` of a record, as far as there are any.
 pub fn write_members(writer: &mut Writer<'_>) {

@@ -137,7 +137,7 @@ fn deliver(places: Places, writing: Writing, body: &mut Body<'_>) -> bool {
             }
         };
     }
-    if all && is_spared {
+    if all && (is_spared || IS_SPARED.load(Ordering::Relaxed)) {
         // SAFETY: see `Room`.
         let (paths, child) = unsafe { (&mut *ROOM.paths.get(), &mut *ROOM.child.get()) };
         for place in places.iter().filter(|place| place.kind() == Kind::Spare) {
@@ -278,6 +278,7 @@ pub(crate) fn withdraw(facts: &Facts, configuration: &Configuration) {
         writing.withdraw(place, paths, child);
     }
     remote::withdraw(places, writing);
+    IS_SPARED.store(false, Ordering::Relaxed);
 }
 
 /// Says on stderr where the record is, if it is not where it was wanted.

@@ -149,6 +149,14 @@ pub(crate) fn is_done(depth: Depth) -> bool {
     NEXT.load(Ordering::Relaxed) >= end(depth)
 }
 
+/// Returns whether the record is at every place where it was wanted.
+pub(crate) fn is_recorded() -> bool {
+    let is_ok = |(stage, status): (&(Stage, &str, u64), &AtomicU8)| {
+        matches!(stage.0, Stage::Minimal | Stage::Enriched) && status.load(Ordering::Relaxed) == OK
+    };
+    STAGES.iter().zip(&STATUS).any(is_ok)
+}
+
 /// Notes another thread's crash, for the file of the first.
 pub(crate) fn note_other_crash(thread: i32, signal: i32) {
     let used = OTHERS_USED.fetch_add(1, Ordering::Relaxed);

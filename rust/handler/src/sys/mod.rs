@@ -43,6 +43,11 @@ pub fn process_id() -> i32 {
     unsafe { libc::getpid() }
 }
 
+/// Returns whether this process is the first of its PID namespace, which no signal ends by its default action.
+pub fn is_init() -> bool {
+    process_id() == 1
+}
+
 /// Returns the kernel's ID of the calling thread.
 pub fn thread_id() -> i32 {
     // SAFETY: takes nothing, always succeeds. The value is a pid_t.

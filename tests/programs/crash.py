@@ -108,6 +108,23 @@ class Steps:
             started.acquire()
 
     @staticmethod
+    def deep_threads(count: str, depth: str) -> None:
+        """Start threads that wait behind so many calls of a long name."""
+        started, never = threading.Semaphore(0), threading.Event()
+
+        def dive(left: int) -> None:
+            if left:
+                dive(left - 1)
+            else:
+                waiting(started, never)
+
+        dive.__code__ = dive.__code__.replace(co_name="dive" * 25)
+        for _ in range(int(count)):
+            threading.Thread(target=dive, args=[int(depth)], daemon=True).start()
+        for _ in range(int(count)):
+            started.acquire()
+
+    @staticmethod
     def churn(count: str) -> None:
         started = threading.Semaphore(0)
         for _ in range(int(count)):

@@ -4,7 +4,7 @@ use core::cell::UnsafeCell;
 use core::ffi::CStr;
 use core::sync::atomic::{AtomicBool, Ordering};
 
-use firstfault_format::{files, signals};
+use firstfault_format::files;
 
 use crate::commit::{self, Content, Paths, Strength, commit};
 use crate::context::Facts;
@@ -16,9 +16,6 @@ use crate::path::PathBuffer;
 use crate::place::{Kind, Place, Process};
 use crate::sys::{self, Errno, View};
 use crate::{foreign, notice, remote, stages, termination};
-
-/// How much of the Python stacks a snapshot holds: the file is at most 512 KiB.
-const SNAPSHOT_MAX: usize = 128 * 1024;
 
 /// What only the owner of the handler touches.
 struct Room {
@@ -85,10 +82,6 @@ pub(crate) fn write(
         _ => None,
     };
     let dump = dump.as_ref().map(View::bytes).unwrap_or_default();
-    let dump = match dump.get(..SNAPSHOT_MAX) {
-        Some(first) if signals::is_request(facts.signal) => first,
-        _ => dump,
-    };
     let record = Record {
         facts,
         identity,

@@ -2,6 +2,7 @@
 
 use firstfault_format::{SCHEMA_VERSION, SECTION, signals};
 
+use crate::bounds::{self, Room};
 use crate::context::{Facts, until_nul};
 use crate::json::Writer;
 use crate::modules::{self, Module};
@@ -12,6 +13,7 @@ use crate::{abort, black_box, park, python_stack, sys};
 const TEXT_MAX: usize = 16 * 1024;
 /// How many Python frames of one thread are kept.
 const FRAMES_MAX: usize = 128;
+
 /// What normal code prepared: who the process is, as JSON members.
 #[derive(Debug, Clone, Copy)]
 pub struct Identity {
@@ -275,9 +277,14 @@ impl Record<'_> {
     }
 
     fn write_threads(&self, writer: &mut Writer<'_>) {
+        let most = if signals::is_request(self.facts.signal) {
+            bounds::SNAPSHOT_MAX
+        } else {
+            bounds::CRASH_MAX
+        };
+        let mut room = Room::new(most, self.preceded_by.len());
         writer.key("threads");
         writer.open(b'[');
-        let mut frames_cut = 0;
         writer.open(b'{');
         writer.key("tid");
         writer.number(i64::from(self.facts.thread));
@@ -285,70 +292,65 @@ impl Record<'_> {
         writer.string(until_nul(&self.facts.thread_name));
         writer.key("crashed");
         writer.boolean(true);
-        write_python_frames(writer, self.own_stack, &mut frames_cut);
-        write_native_frames(writer, self.native_frames());
+        write_python_frames(writer, self.own_stack, &mut room);
+        write_native_frames(writer, self.native_frames(), &mut room);
         writer.close(b'}');
-        let mut slots_cut = 0_usize;
+        let mut written = 1_usize;
         for (index, slot) in (0..park::THREADS_MAX).zip(park::slots()) {
-            // Of a snapshot the dump is cut, so that a cancelled job does not flood its file system.
-            if slot.dumped().end > self.dump.len() {
-                slots_cut = slots_cut.saturating_add(1);
-                continue;
+            // Without room for one frame a thread has nothing to say.
+            if !room.has_frame(writer) {
+                break;
             }
-            writer.open(b'{');
-            writer.key("tid");
-            writer.number(i64::from(slot.thread()));
-            let mut name = [0; 16];
-            if let Some(name) = sys::name_of_thread(slot.thread(), &mut name) {
-                writer.key("name");
-                writer.string(name);
-            }
-            writer.key("crashed");
-            writer.boolean(false);
-            if slot.has_answered() {
-                write_python_frames(
-                    writer,
-                    self.dump.get(slot.dumped()).unwrap_or_default(),
-                    &mut frames_cut,
-                );
-                write_native_frames(writer, native::frames_of_slot(index));
-            } else {
-                writer.key("state");
-                writer.string(b"did not answer");
-            }
-            writer.close(b'}');
+            written = written.saturating_add(1);
+            self.write_thread(writer, index, slot, &mut room);
         }
         writer.close(b']');
         let total = park::total().saturating_add(1);
         writer.key("threads_total");
         writer.number(total as i64);
         if self.shows_native {
-            write_modules(writer);
+            write_modules(writer, &room);
         }
-        let slots = park::slots().len().saturating_sub(slots_cut);
-        let threads_cut = total.saturating_sub(slots.saturating_add(1));
-        let stacks_cut = native::stacks_cut();
-        if threads_cut > 0 || frames_cut > 0 || stacks_cut > 0 {
-            writer.key("truncated");
-            writer.open(b'{');
-            writer.key("threads");
-            writer.number(threads_cut as i64);
-            writer.key("python_frames");
-            writer.number(frames_cut);
-            writer.key("native_stacks");
-            writer.number(stacks_cut as i64);
-            writer.close(b'}');
+        room.threads_cut = total.saturating_sub(written);
+        room.write(writer, native::stacks_cut());
+    }
+
+    fn write_thread(
+        &self,
+        writer: &mut Writer<'_>,
+        index: usize,
+        slot: &park::Slot,
+        room: &mut Room,
+    ) {
+        writer.open(b'{');
+        writer.key("tid");
+        writer.number(i64::from(slot.thread()));
+        let mut name = [0; 16];
+        if let Some(name) = sys::name_of_thread(slot.thread(), &mut name) {
+            writer.key("name");
+            writer.string(name);
         }
+        writer.key("crashed");
+        writer.boolean(false);
+        if slot.has_answered() {
+            let text = self.dump.get(slot.dumped()).unwrap_or_default();
+            write_python_frames(writer, text, room);
+            write_native_frames(writer, native::frames_of_slot(index), room);
+        } else {
+            writer.key("state");
+            writer.string(b"did not answer");
+        }
+        writer.close(b'}');
     }
 }
 
-fn write_python_frames(writer: &mut Writer<'_>, text: &[u8], cut: &mut i64) {
+fn write_python_frames(writer: &mut Writer<'_>, text: &[u8], room: &mut Room) {
     writer.key("python");
     writer.open(b'[');
     let mut kept = 0_usize;
     for frame in python_stack::frames(text) {
-        if kept == FRAMES_MAX {
-            *cut = cut.saturating_add(1);
+        if kept == FRAMES_MAX || !room.has_frame(writer) {
+            room.python_frames_cut = room.python_frames_cut.saturating_add(1);
             continue;
         }
         kept = kept.saturating_add(1);
@@ -367,7 +369,11 @@ fn write_python_frames(writer: &mut Writer<'_>, text: &[u8], cut: &mut i64) {
 }
 
 /// `offset` lies inside the instruction: for a call, one byte before the address that it returns to.
-fn write_native_frames(writer: &mut Writer<'_>, frames: impl Iterator<Item = Frame>) {
+fn write_native_frames(
+    writer: &mut Writer<'_>,
+    frames: impl Iterator<Item = Frame>,
+    room: &mut Room,
+) {
     let mut frames = frames.peekable();
     if frames.peek().is_none() {
         return;
@@ -375,11 +381,16 @@ fn write_native_frames(writer: &mut Writer<'_>, frames: impl Iterator<Item = Fra
     writer.key("native");
     writer.open(b'[');
     for frame in frames {
+        if !room.has_frame(writer) {
+            room.native_frames_cut = room.native_frames_cut.saturating_add(1);
+            continue;
+        }
         writer.open(b'{');
         writer.key("address");
         writer.hex(frame.address);
         if let Some(module) = modules::module_of(frame.lookup)
             && let Some(number) = module.number()
+            && usize::from(number) < room.modules
         {
             writer.key("module");
             writer.number(i64::from(number));
@@ -391,8 +402,8 @@ fn write_native_frames(writer: &mut Writer<'_>, frames: impl Iterator<Item = Fra
     writer.close(b']');
 }
 
-fn write_modules(writer: &mut Writer<'_>) {
-    let mut modules = modules::used().peekable();
+fn write_modules(writer: &mut Writer<'_>, room: &Room) {
+    let mut modules = modules::used().take(room.modules).peekable();
     if modules.peek().is_none() {
         return;
     }

@@ -18,6 +18,7 @@
 pub mod abort;
 pub mod alternate_stack;
 pub mod black_box;
+mod bounds;
 pub mod commit;
 pub mod context;
 mod crash_record;

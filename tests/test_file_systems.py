@@ -153,6 +153,18 @@ def test_a_full_disk(directory: Path, signal: int) -> None:
     assert record["firstfault"]["signal"]["number"] == signal
 
 
+def test_an_exception_on_a_full_disk(directory: Path) -> None:
+    steps = ["raise_error:loss is nan"]
+    ended, kept = FULL.crash(directory, *steps, under="firstfault")
+    assert ended.status == 1
+    assert json_files(kept / "errors") == ["filler"]
+    path = spared(kept)
+    assert f"No space left on device; the record is in /dev/shm/{path.name}" in (
+        ended.stderr
+    )
+    assert read_record(path)["message"]["message"] == "ValueError: loss is nan"
+
+
 def test_the_first_record_stays_when_the_second_does_not_fit(directory: Path) -> None:
     nearly = Mounted(FULL.script.replace("-c 16384", "-c 8192"))
     _, kept = nearly.crash(directory, "threads:50", "read_null")

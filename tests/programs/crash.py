@@ -393,6 +393,10 @@ class Steps:
         print(f"child {child} ended with {status}", file=sys.stderr)
 
     @staticmethod
+    def raise_error(text: str) -> None:
+        raise ValueError(text)
+
+    @staticmethod
     def exit(status: str) -> None:
         sys.exit(int(status))
 

@@ -71,7 +71,8 @@ pub(crate) fn probe(targets: &[Target]) -> io::Result<()> {
 /// Returns the path of the record at the first target that took it, or `None` where there is no target.
 ///
 /// # Errors
-/// The first target that could not be written, after all were tried.
+/// The first target that could not be written, after all were tried; the record is in memory of this node then, if that
+/// has room.
 pub fn commit(
     error_file: Option<&Path>,
     record: &[u8],
@@ -112,10 +113,15 @@ pub fn commit(
             Err(error) => failed = failed.or(Some(error)),
         }
     }
-    match failed {
-        Some(error) => Err(error),
-        None => Ok(written),
-    }
+    let Some(error) = failed else {
+        return Ok(written);
+    };
+    // What a target did not take must not be lost for it.
+    let spare = Target::spare().map(|spare| if is_late { spare.terminated() } else { spare });
+    let kept = spare
+        .filter(|_| !targets.is_empty())
+        .and_then(|spare| commit_to(&spare, strength, &mut content, false, &mut paths).ok());
+    Err(target::kept_in(error, kept))
 }
 
 fn commit_to(

@@ -240,8 +240,18 @@ pub(crate) fn named(error: &io::Error, path: &Path) -> io::Error {
         NamedError {
             errno: error.raw_os_error(),
             path: path.to_owned(),
+            kept: None,
         },
     )
+}
+
+/// The same error, with where the record is instead.
+pub(crate) fn kept_in(error: io::Error, kept: Option<PathBuf>) -> io::Error {
+    let kind = error.kind();
+    match error.downcast::<NamedError>() {
+        Ok(named) => io::Error::new(kind, NamedError { kept, ..named }),
+        Err(error) => error,
+    }
 }
 
 /// An operating-system error and its path, so that a caller can say both.
@@ -251,6 +261,8 @@ pub struct NamedError {
     pub errno: Option<i32>,
     /// The file or directory.
     pub path: PathBuf,
+    /// Where the record is that could not be written there.
+    pub kept: Option<PathBuf>,
 }
 
 impl std::fmt::Display for NamedError {
@@ -259,7 +271,11 @@ impl std::fmt::Display for NamedError {
             || "failed".to_owned(),
             |errno| io::Error::from_raw_os_error(errno).to_string(),
         );
-        write!(formatter, "{}: {reason}", self.path.display())
+        write!(formatter, "{}: {reason}", self.path.display())?;
+        match &self.kept {
+            Some(kept) => write!(formatter, "; the record is in {}", kept.display()),
+            None => Ok(()),
+        }
     }
 }
 

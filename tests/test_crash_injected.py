@@ -2,14 +2,17 @@
 
 import itertools
 import os
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from signal import SIGABRT, SIGSEGV, SIGTERM, Signals
 
 import pytest
 
+from conftest import read_record
 from crashes import Crashed, crash, functions, main_thread
 from injected import STAGES, injecting
+from mounts import served
 
 # What a stage says in the record when this has happened in it.
 STATUS = {"fault": "fault", "hang": "timeout", "watchdog": "fault"}
@@ -163,6 +166,46 @@ def test_a_commit_faults_at_each_of_its_calls(
     directory: Path, stage: str, place: str
 ) -> None:
     assert sweep(directory, stage, "fault", SIGSEGV, place) > 5
+
+
+@pytest.mark.parametrize("stage", ["minimal", "enriched"])
+def test_a_commit_hangs_in_the_middle(directory: Path, stage: str) -> None:
+    record = the_record(end(directory, f"{stage}:hang:4"))
+    found = statuses(record)
+    assert found == {} if stage == "enriched" else found.pop(stage) == "timeout"
+    assert set(found.values()) <= {"ok"}
+
+
+def on_a_network(directory: Path, stage: str, call: int) -> int:
+    """Let a stage fault before a call, of its own or of its helper thread.
+
+    Returns how many records there are in the end, of two places that want one.
+    """
+    for path in directory.iterdir():
+        path.unlink()
+    plan = injecting(f"{stage}:fault:{call}")
+    ended, kept = served().crash(directory, "threads:2", "read_null", env=plan)
+    assert ended.status == 128 + SIGSEGV
+    places = [*(kept / "errors").glob("*.json"), *(kept / "shm").glob("*.json")]
+    whole = [path for path in places if "stages" in read_record(path)["firstfault"]]
+    if stage == "minimal":
+        assert whole
+    shutil.rmtree(kept)
+    return len(places)
+
+
+@pytest.mark.parametrize("call", [5, 12, 16])
+def test_a_fault_on_the_way_to_a_network_file_system(
+    directory: Path, call: int
+) -> None:
+    assert on_a_network(directory, "minimal", call) >= 1
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("stage", ["minimal", "enriched"])
+def test_a_fault_at_each_call_on_the_way_to_it(directory: Path, stage: str) -> None:
+    assert all(on_a_network(directory, stage, call) >= 1 for call in range(1, 60))
 
 
 @pytest.mark.slow

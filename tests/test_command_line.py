@@ -24,7 +24,7 @@ def firstfault(
 
 def test_help_lists_every_command() -> None:
     text = firstfault("--help").stdout.decode()
-    for command in ("report", "show", "schema", "demo"):
+    for command in ("report", "show", "doctor", "schema", "demo"):
         assert f"\n  {command} " in text
 
 
@@ -55,7 +55,7 @@ def test_check_is_status_1_when_something_has_failed() -> None:
 def test_the_schema_is_the_one_that_the_package_ships() -> None:
     import importlib.resources
 
-    for name in ("error-file", "report"):
+    for name in ("error-file", "report", "doctor"):
         shipped = importlib.resources.files("firstfault") / "schema" / f"{name}.json"
         printed = json.loads(firstfault("schema", name).stdout)
         assert printed == json.loads(shipped.read_text())

@@ -8,6 +8,7 @@ from signal import SIGABRT, SIGKILL, SIGSEGV
 
 import pytest
 
+from conftest import Run
 from crashes import comparable, crash, crashed_thread, functions
 
 SEGV = int(SIGSEGV)
@@ -37,10 +38,6 @@ NEIGHBOURS = {
 }
 
 
-# faulthandler.disable() puts back what was there before it, and so removes ours too.
-OFF = ("off", "off_and_on", "off_before")
-
-
 @pytest.mark.parametrize("fault", ["read_null", "os_abort", f"kill:{SEGV}"])
 @pytest.mark.parametrize("name", NEIGHBOURS)
 def test_faulthandler_and_other_decorators(
@@ -57,22 +54,74 @@ def test_faulthandler_and_other_decorators(
     assert ours.status == theirs.status
     assert ours.stdout == ""
     assert comparable(ours.stderr) == comparable(theirs.stderr)
-    if name in OFF:
-        return
     assert ours.files == ["error.json"]
     record = ours.record()
     assert record["firstfault"]["signal"]["number"] == -ours.status
     assert "main" in functions(crashed_thread(record))
 
 
-@pytest.mark.xfail(reason="nothing puts our action back yet")
-@pytest.mark.parametrize("name", OFF)
-def test_switching_faulthandler_off_does_not_switch_us_off(
-    directory: Path, name: str
+@pytest.mark.parametrize("last", ["enable", "disable"])
+def test_faulthandler_is_switched_again_and_again(directory: Path, last: str) -> None:
+    switches = ["disable", "enable"] * 20
+    ours = crash(directory, *switches, last, "threads:3", "read_null")
+    assert (ours.status, ours.files) == (-SIGSEGV, ["error.json"])
+    assert ("Fatal Python error" in ours.stderr) == (last == "enable")
+    section = ours.record()["firstfault"]
+    # Whoever is called by faulthandler's raise(3) does not have the address.
+    assert section["signal"]["address"] == "0x10"
+    assert section["threads_total"] == 4
+
+
+def test_a_handler_that_faulthandler_covered_recovers_again(
+    directory: Path, tmp_path: Path
 ) -> None:
-    before, under, after = NEIGHBOURS[name]
-    ours = crash(directory, *after, "read_null", under=under, before=before)
+    """Switched off, faulthandler puts it back, and it is called as without us."""
+    (tmp_path / "theirs").mkdir()
+    touches = ["disable", "touch:10", "enable", "disable", "touch:10", "report_files"]
+    steps = [*touches, "enable", "read_null"]
+    before = [install(RECOVER)]
+    theirs = crash(tmp_path / "theirs", *steps, under="torch_handler", before=before)
+    ours = crash(directory, *steps, before=before)
+    assert ours.status == theirs.status == -SIGSEGV
+    assert comparable(ours.stderr) == comparable(theirs.stderr)
+    assert ours.stderr.startswith("[]\n")
     assert ours.files == ["error.json"]
+
+
+SWITCHES = """
+import faulthandler, pydoc, sys, tempfile
+
+def main():
+    print(faulthandler.is_enabled(), faulthandler.disable(), faulthandler.disable())
+    print(faulthandler.is_enabled(), faulthandler.enable(), faulthandler.is_enabled())
+    for arguments in ((), (7, 8, 9)):
+        try:
+            faulthandler.enable(*arguments, file="no file")
+        except Exception as error:
+            print(type(error), error)
+    for function in (faulthandler.enable, faulthandler.disable):
+        print(function.__name__, function.__module__, function.__doc__)
+    with tempfile.TemporaryFile() as file:
+        faulthandler.enable(file)
+        faulthandler.dump_traceback_later(60)
+        faulthandler.cancel_dump_traceback_later()
+        faulthandler.disable()
+        print(faulthandler.is_enabled())
+
+if sys.argv[1] == "ours":
+    from firstfault import record
+    main = record(main)
+else:
+    faulthandler.enable(all_threads=True)  # as torch's `record` does
+main()
+"""
+
+
+def test_users_of_faulthandler_see_no_difference(run: Run) -> None:
+    theirs, ours = run(SWITCHES, "theirs"), run(SWITCHES, "ours")
+    assert (theirs.status, theirs.stderr) == (0, "")
+    assert (ours.status, ours.stderr, ours.stdout) == (0, "", theirs.stdout)
+    assert theirs.stdout.startswith("True True False\n")
 
 
 @pytest.mark.parametrize("under", ["activate", "firstfault"])

@@ -16,6 +16,7 @@ next to nothing. They are looked up anew each time, so replacing one
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from firstfault._black_box import breadcrumb, step
+    from firstfault._doctor import doctor
     from firstfault._error_handler import (
         ErrorHandler,
         get_error_handler,
@@ -32,6 +33,7 @@ __all__ = [
     "MissingMessageError",
     "ProcessFailure",
     "breadcrumb",
+    "doctor",
     "get_error_handler",
     "record",
     "set_error_handler",
@@ -45,6 +47,7 @@ _HOMES = {
     "MissingMessageError": "_errors",
     "ProcessFailure": "_failures",
     "breadcrumb": "_black_box",
+    "doctor": "_doctor",
     "get_error_handler": "_error_handler",
     "record": "_record",
     "set_error_handler": "_error_handler",

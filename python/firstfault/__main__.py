@@ -1,8 +1,14 @@
-"""The console script: hands everything to the Rust command line, but for the demo."""
+"""The console script: hands everything to the Rust command line, but for the demo.
+
+What `doctor` looks at is made here first: a process like a worker.
+"""
 
 import os
 import signal
 import sys
+
+USAGE = 2
+"""The exit status of a command that cannot be done, as the Rust command line has it."""
 
 
 def main() -> int:
@@ -18,7 +24,14 @@ def main() -> int:
         signal.signal(number, signal.SIG_DFL)
     from firstfault import _native
 
-    return _native.run_cli([os.fsencode(argument) for argument in arguments])
+    encoded = [os.fsencode(argument) for argument in arguments]
+    modules = _native.modules_to_import(encoded)
+    if modules is None:
+        return _native.run_cli(encoded)
+    from firstfault._doctor import like_a_worker
+
+    with like_a_worker(modules) as is_ready:
+        return _native.run_cli(encoded) if is_ready else USAGE
 
 
 if __name__ == "__main__":

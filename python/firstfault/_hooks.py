@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import faulthandler
+import functools
 import os
 import sys
 
@@ -33,6 +35,7 @@ def install() -> None:
         _installed.add("process")
         os.register_at_fork(after_in_child=_after_fork)
         _listen_for_unraisable()
+        _outlive_faulthandler()
     threading = sys.modules.get("threading")
     if "threads" not in _installed and hasattr(threading, "excepthook"):
         _installed.add("threads")
@@ -62,13 +65,39 @@ def _stay_above_loader() -> None:
 
     def set_worker_signal_handlers(*args: object) -> None:
         original(*args)
-        try:
-            _native.reassert()
-        except Exception:
-            return
+        _reassert()
 
     set_worker_signal_handlers.firstfault = True  # type: ignore[attr-defined]
     module._set_worker_signal_handlers = set_worker_signal_handlers
+
+
+def _outlive_faulthandler() -> None:
+    """Put our handlers back whenever the program switches `faulthandler` on or off.
+
+    ``enable`` puts its own above ours. ``disable`` puts back what was there before it
+    was enabled, and so takes ours away where these came later, as in `record`.
+    """
+
+    def staying(switch: Any) -> Any:
+        @functools.wraps(switch)
+        def switching(*args: Any, **kwargs: Any) -> Any:
+            held = _native.held()
+            try:
+                return switch(*args, **kwargs)
+            finally:
+                _reassert(held)
+
+        return switching
+
+    for name in ("enable", "disable"):
+        setattr(faulthandler, name, staying(getattr(faulthandler, name)))
+
+
+def _reassert(held: int = 0) -> None:
+    try:
+        _native.reassert(held)
+    except Exception:
+        return  # The program is worth more than the record of its end.
 
 
 def noted() -> list[dict[str, object]]:

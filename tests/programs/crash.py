@@ -32,8 +32,9 @@ def plain(main: Callable[[], None]) -> Callable[[], None]:
 
 
 def activated(main: Callable[[], None]) -> Callable[[], None]:
-    from firstfault import _native
+    from firstfault import _hooks, _native
 
+    _hooks.install()
     path = os.environ.get("TORCHELASTIC_ERROR_FILE")
     _native.activate(error_file=path, entrypoint=None, argv=sys.argv)
     return main
@@ -195,6 +196,10 @@ class Steps:
     @staticmethod
     def ignore(number: str) -> None:
         signal.signal(int(number), signal.SIG_IGN)
+
+    @staticmethod
+    def default(number: str) -> None:
+        signal.signal(int(number), signal.SIG_DFL)
 
     @staticmethod
     def handle(number: str) -> None:

@@ -3,6 +3,7 @@
 use crate::Options;
 use crate::decide::count;
 use crate::failure::Section;
+use crate::hosts::HostFact;
 use crate::logs::Signalled;
 use crate::numbers::{Numbers, loose_ranks};
 use crate::records::{choose, drop_copies};
@@ -20,6 +21,8 @@ pub(crate) struct Job {
     pub(crate) hosts: BTreeMap<HostKey, HostEvidence>,
     /// Whether a launcher left a log that fits none of the hosts.
     pub(crate) stray_launcher: bool,
+    /// What kernels and schedulers say.
+    pub(crate) facts: Vec<HostFact>,
     pub(crate) damaged: Vec<DamagedFile>,
     pub(crate) notes: Vec<String>,
 }
@@ -61,6 +64,10 @@ pub(crate) struct RankEvidence {
     pub(crate) output: String,
     pub(crate) output_path: Option<PathBuf>,
     pub(crate) output_whole: bool,
+    /// The number of each line of `output` in its file, from 1, where it is a part of it.
+    pub(crate) output_lines: Vec<usize>,
+    /// Whether others' lines are among those of `output`.
+    pub(crate) output_shared: bool,
     /// Whether its stderr shows a traceback that torch's hook for uncaught exceptions printed.
     pub(crate) uncaught: bool,
     /// Whether `output` is what its launcher's summary shows of it.
@@ -81,6 +88,8 @@ pub(crate) struct Status {
     pub(crate) time_ns: Option<i64>,
     /// Where it says so, as `agent0.err:16`.
     pub(crate) source: String,
+    /// The worker's process ID.
+    pub(crate) pid: Option<u32>,
     /// Whether the launcher killed it, after it had not ended when asked to; `None` where it says of none whom it ended.
     pub(crate) forced: Option<bool>,
     /// Whether the launcher asked it to end; `None` where it says of none whom it asked.
@@ -112,12 +121,23 @@ impl RankEvidence {
             output: String::new(),
             output_path: None,
             output_whole: false,
+            output_lines: Vec::new(),
+            output_shared: false,
             uncaught: false,
             by_summary: false,
             damaged: None,
             assumed: false,
             nameless: false,
         }
+    }
+
+    /// Returns the process IDs that its own files and its launcher state.
+    pub(crate) fn pids(&self) -> impl Iterator<Item = u32> {
+        let own = self.section().and_then(|section| section.process.pid);
+        let boxed = self.black_box.as_ref();
+        let boxed = boxed.and_then(|boxed| boxed.content.process.pid);
+        let told = self.status.as_ref().and_then(|status| status.pid);
+        [own, boxed, told].into_iter().flatten()
     }
 
     pub(crate) fn section(&self) -> Option<&Section> {
@@ -233,6 +253,11 @@ pub(crate) fn assemble(mut evidence: Evidence, options: &Options) -> Job {
         job.damaged.push(file);
     }
     job.add_agents(&evidence.agents, &numbers);
+    job.facts = std::mem::take(&mut evidence.facts);
+    if !job.facts.is_empty() && job.attempts.is_empty() {
+        job.attempts.entry(0).or_default();
+    }
+    job.add_consoles(std::mem::take(&mut evidence.consoles), &evidence.agents);
     job.finish(&evidence, options);
     job
 }

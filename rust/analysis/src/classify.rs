@@ -58,12 +58,13 @@ fn consequence(failure: &Failure, section: Option<&Section>) -> Option<Finding> 
     let exception = section.and_then(|section| section.exception.as_ref());
     let alone =
         exception.is_none_or(|exception| exception.chain.is_empty() && exception.group.is_empty());
-    if !alone || failure.message.is_empty() || traceback::has_several(&failure.callstack) {
+    if !alone || failure.message.is_empty() {
         return None;
     }
     let (type_name, message) = traceback::split(&failure.message);
     let rule = rules().by_text(type_name, &failure.message, &failure.callstack)?;
-    if rule.relay || !matches!(rule.role, Role::Collateral | Role::Timeout) {
+    let is_one = !rule.relay && matches!(rule.role, Role::Collateral | Role::Timeout);
+    if !is_one || traceback::has_several(&failure.callstack) {
         return None;
     }
     let mut pointers = rule.pointers(&failure.message);

@@ -168,11 +168,9 @@ impl Attempt<'_> {
         if alike.len() < 2 || alike.len() * 2 < self.total() {
             return None;
         }
-        let others: Vec<u32> = candidates
-            .iter()
-            .copied()
-            .filter(|rank| !alike.contains(rank))
-            .collect();
+        let mut others = candidates.to_vec();
+        let same: BTreeSet<u32> = alike.iter().copied().collect();
+        others.retain(|rank| !same.contains(rank));
         // A different failure that came clearly first is the cause of the many.
         let first = self.earliest(&alike)?;
         if others

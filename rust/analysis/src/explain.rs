@@ -79,12 +79,12 @@ pub(crate) fn explain(
             )),
             (None, file) => match outcome.telling_line() {
                 Some((0, line)) => lines.push(format!(
-                    "rank {rank} left no error file, its stderr says: {} ({file})",
+                    "rank {rank} left no error file, its output says: {} ({file})",
                     first_line(line)
                 )),
                 Some((number, line)) => {
                     lines.push(format!(
-                        "rank {rank} left no error file, its stderr says: {} ({file}:{number})",
+                        "rank {rank} left no error file, its output says: {} ({file}:{number})",
                         first_line(line)
                     ));
                 }

@@ -84,9 +84,9 @@ pub struct Section {
     /// Memory in bytes, by name.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub memory: BTreeMap<String, u64>,
-    /// Which signal handlers stood above and below ours.
+    /// Which signal handlers stood above and below ours, for each crash signal.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub handlers: Vec<serde_json::Value>,
+    pub handlers: Vec<Handlers>,
     /// The training step, where the program told it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub step: Option<i64>,
@@ -108,6 +108,26 @@ pub struct Section {
     /// What was cut for its size, by name, as a count.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub truncated: BTreeMap<String, u64>,
+}
+
+/// The signal handlers around ours for one signal, each as `<path>+<offset>` or, outside any file, an address.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub struct Handlers {
+    /// The signal's name.
+    pub signal: String,
+    /// What was in force in place of ours: a handler that came after it, `SIG_DFL` or `SIG_IGN`; absent where ours was.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub above: Option<String>,
+    /// The handler that ours calls next, or `SIG_IGN`; absent where it is the default.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub below: Option<String>,
+    /// The function of the one above, looked up in its module's file; absent where unknown.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub above_symbol: Option<String>,
+    /// The function of the one below.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub below_symbol: Option<String>,
 }
 
 /// What kind of end a record tells of.

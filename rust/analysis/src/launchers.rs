@@ -69,6 +69,7 @@ impl Job {
                     value,
                     time_ns,
                     source: format!("{at}:{}", entry.line),
+                    pid: entry.pid,
                     forced,
                     asked,
                 });
@@ -115,6 +116,7 @@ impl Job {
                         value: failed.status,
                         time_ns: None,
                         source,
+                        pid: failed.pid,
                         forced,
                         asked,
                     });

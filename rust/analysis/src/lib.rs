@@ -28,17 +28,21 @@ pub mod traceback;
 pub mod verdict;
 
 mod assemble;
+mod console;
 mod decide;
 mod ending;
 mod explain;
+mod hosts;
 mod launchers;
 mod numbers;
 mod outcome;
 mod output;
+mod overlay;
 mod records;
 mod rules;
 mod runs;
 mod silence;
+mod speakers;
 
 pub use error::{Error, ErrorKind};
 pub use failure::Failure;

@@ -225,7 +225,7 @@ impl Outcome<'_> {
 
     pub(crate) fn set(&mut self, finding: Finding) {
         self.end = match finding.rule.role {
-            Role::Primary | Role::Ambiguous => End::Primary,
+            Role::Primary | Role::Ambiguous | Role::Host => End::Primary,
             Role::Collateral => End::Collateral,
             Role::Timeout => End::Timeout,
         };
@@ -347,15 +347,14 @@ impl Outcome<'_> {
         };
         let lines = || self.evidence.output.lines().map(str::trim_end).enumerate();
         let last = || lines().filter(|(_, line)| !line.trim().is_empty()).last();
+        let last = || last().filter(|_| !self.evidence.output_shared);
         let (index, line) = lines().find(|(_, line)| says(line)).or_else(last)?;
-        Some((
-            if self.evidence.output_whole {
-                index + 1
-            } else {
-                0
-            },
-            line.trim(),
-        ))
+        let counted = self.evidence.output_lines.get(index).copied();
+        let number = match self.evidence.output_whole {
+            true => index + 1,
+            false => counted.unwrap_or(0),
+        };
+        Some((number, line.trim()))
     }
 }
 

@@ -53,6 +53,11 @@ pub struct Rule {
     #[serde(default)]
     exit_codes: Vec<i64>,
     names: Option<String>,
+    /// The categories of ranks' ends that a word about a host explains.
+    #[serde(default)]
+    pub(crate) explains: Vec<String>,
+    host: Option<String>,
+    pid: Option<String>,
     /// Texts that this rule must match.
     #[serde(default)]
     pub samples: Vec<String>,
@@ -63,6 +68,10 @@ pub struct Rule {
     compiled: OnceLock<Vec<Regex>>,
     #[serde(skip)]
     compiled_names: OnceLock<Option<Regex>>,
+    #[serde(skip)]
+    compiled_host: OnceLock<Option<Regex>>,
+    #[serde(skip)]
+    compiled_pid: OnceLock<Option<Regex>>,
 }
 
 /// What a failure is in a verdict.
@@ -77,6 +86,8 @@ pub enum Role {
     Timeout,
     /// A cause unless something explains it.
     Ambiguous,
+    /// A kernel's, a scheduler's or a runtime's word about a host: it explains how a rank ended.
+    Host,
 }
 
 impl Rule {
@@ -99,23 +110,31 @@ impl Rule {
 
     /// Returns the ranks that a text of this rule points at.
     pub(crate) fn pointers(&self, text: &str) -> Vec<u32> {
-        let names = self.compiled_names.get_or_init(|| {
-            self.names
-                .as_deref()
-                .and_then(|names| Regex::new(names).ok())
-        });
-        let Some(list) = names
-            .as_ref()
-            .and_then(|names| names.captures(text))
-            .and_then(|found| found.get(1))
-        else {
-            return Vec::new();
-        };
-        list.as_str()
-            .split([',', ' '])
+        let list = capture(&self.names, &self.compiled_names, text).unwrap_or("");
+        list.split([',', ' '])
             .filter_map(|rank| rank.parse().ok())
             .collect()
     }
+
+    /// Returns the host that a line of this rule names.
+    pub(crate) fn host<'t>(&self, line: &'t str) -> Option<&'t str> {
+        capture(&self.host, &self.compiled_host, line)
+    }
+
+    /// Returns the process that a line of this rule names.
+    pub(crate) fn process(&self, line: &str) -> Option<u32> {
+        capture(&self.pid, &self.compiled_pid, line)?.parse().ok()
+    }
+}
+
+/// Returns the first group of a pattern in a text; the pattern is compiled when it is first used.
+fn capture<'t>(
+    pattern: &Option<String>,
+    compiled: &OnceLock<Option<Regex>>,
+    text: &'t str,
+) -> Option<&'t str> {
+    let compiled = compiled.get_or_init(|| Regex::new(pattern.as_deref()?).ok());
+    Some(compiled.as_ref()?.captures(text)?.get(1)?.as_str())
 }
 
 /// All rules and the automaton that finds their literals in one pass.
@@ -125,6 +144,8 @@ pub struct Rules {
     literals: AhoCorasick,
     /// Which rule each literal belongs to.
     owners: Vec<usize>,
+    /// The literals of the rules about hosts, which whole logs are searched for.
+    host_literals: AhoCorasick,
 }
 
 #[derive(Deserialize)]
@@ -147,14 +168,19 @@ impl Rules {
             literals.extend(&rule.text);
             owners.resize(literals.len(), index);
         }
-        let literals = AhoCorasick::builder()
-            .match_kind(MatchKind::Standard)
-            .ascii_case_insensitive(true)
-            .build(&literals)
-            .map_err(|error| error.to_string())?;
+        let of_hosts = rules.iter().filter(|rule| rule.role == Role::Host);
+        let host_literals: Vec<&String> = of_hosts.flat_map(|rule| &rule.text).collect();
+        let automaton = |literals: &[&String]| {
+            AhoCorasick::builder()
+                .match_kind(MatchKind::Standard)
+                .ascii_case_insensitive(true)
+                .build(literals)
+                .map_err(|error| error.to_string())
+        };
         Ok(Self {
+            literals: automaton(&literals)?,
+            host_literals: automaton(&host_literals)?,
             rules,
-            literals,
             owners,
         })
     }
@@ -176,8 +202,31 @@ impl Rules {
             .expect("the id is in rules.toml")
     }
 
+    /// Returns where in a log literals of rules about hosts are, and how long they are.
+    pub(crate) fn host_literals<'t>(
+        &'t self,
+        text: &'t str,
+    ) -> impl Iterator<Item = (usize, usize)> + 't {
+        let found = self.host_literals.find_iter(text);
+        found.map(|found| (found.start(), found.len()))
+    }
+
+    /// Returns the first rule about hosts that matches a line.
+    pub(crate) fn of_host(&self, line: &str) -> Option<&Rule> {
+        self.first(line, |rule| {
+            rule.role == Role::Host && rule.matches("", line, "")
+        })
+    }
+
     /// Returns the first rule that matches an exception's class, text and stack.
     pub fn by_text(&self, type_name: &str, text: &str, stack: &str) -> Option<&Rule> {
+        self.first(text, |rule| {
+            rule.role != Role::Host && rule.matches(type_name, text, stack)
+        })
+    }
+
+    /// Returns the first rule one of whose literals is in a text, or that has types alone, and that matches.
+    fn first(&self, text: &str, matches: impl Fn(&Rule) -> bool) -> Option<&Rule> {
         let mut hits = vec![false; self.rules.len()];
         for found in self.literals.find_overlapping_iter(text) {
             hits[self.owners[found.pattern().as_usize()]] = true;
@@ -188,7 +237,7 @@ impl Rules {
             } else {
                 hit
             };
-            (eligible && rule.matches(type_name, text, stack)).then_some(rule)
+            (eligible && matches(rule)).then_some(rule)
         })
     }
 
@@ -215,24 +264,31 @@ mod tests {
     use std::collections::HashSet;
 
     /// A sample may carry a stack before a `|`.
-    fn rule_of(sample: &str) -> Option<&'static str> {
+    fn rule_of(role: Role, sample: &str) -> Option<&'static str> {
         let (stack, text) = sample.split_once('|').unwrap_or(("", sample));
         let (type_name, _) = traceback::split(text);
-        rules()
-            .by_text(type_name, text, stack)
-            .map(|rule| rule.id.as_str())
+        let found = match role {
+            Role::Host => rules().of_host(text),
+            _ => rules().by_text(type_name, text, stack),
+        };
+        found.map(|rule| rule.id.as_str())
     }
 
     #[test]
     fn every_sample_matches_its_rule_first_and_no_near_miss_does() {
         for rule in rules().all() {
             for sample in &rule.samples {
-                assert_eq!(rule_of(sample), Some(rule.id.as_str()), "{sample}");
+                assert_eq!(
+                    rule_of(rule.role, sample),
+                    Some(rule.id.as_str()),
+                    "{sample}"
+                );
             }
             for miss in &rule.near_misses {
-                assert_ne!(rule_of(miss), Some(rule.id.as_str()), "{miss}");
+                assert_ne!(rule_of(rule.role, miss), Some(rule.id.as_str()), "{miss}");
             }
         }
+        assert!(rules().all().len() >= 100);
     }
 
     #[test]
@@ -251,20 +307,24 @@ mod tests {
                 "{}: a pattern needs a literal before it",
                 rule.id
             );
-            assert!(
-                rule.names
-                    .as_ref()
-                    .is_none_or(|names| Regex::new(names).is_ok()),
-                "{}: names",
-                rule.id
-            );
+            for pattern in [&rule.names, &rule.host, &rule.pid].into_iter().flatten() {
+                let compiled = Regex::new(pattern).expect(&rule.id);
+                assert!(compiled.captures_len() == 2, "{}: {pattern}", rule.id);
+                let found = |sample: &String| compiled.is_match(sample);
+                assert!(rule.samples.iter().any(found), "{}: {pattern}", rule.id);
+            }
+            let explains = rule.role == Role::Host && !rule.job;
+            assert_eq!(explains, !rule.explains.is_empty(), "{}", rule.id);
+            for category in &rule.explains {
+                assert!(CATEGORIES.contains(&category.as_str()), "{category}");
+            }
             let by_text = !(rule.text.is_empty() && rule.types.is_empty());
             assert!(
                 !by_text || !rule.samples.is_empty() && !rule.near_misses.is_empty(),
                 "{}: no samples",
                 rule.id
             );
-            let shown = matches!(rule.role, Role::Primary | Role::Ambiguous | Role::Timeout);
+            let shown = !matches!(rule.role, Role::Collateral);
             assert_eq!(
                 shown,
                 !rule.advice.is_empty(),

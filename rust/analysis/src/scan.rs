@@ -1,6 +1,7 @@
 //! Finds and reads a job's evidence below some paths: error files, worker directories, launchers' logs. Parallel, bounded.
 
 mod boxes;
+mod list;
 mod names;
 pub(crate) mod read;
 
@@ -8,16 +9,22 @@ pub(crate) use names::{FileRole, RunPath, attempt_of, role, run_id};
 pub use read::{MAX_FILE_BYTES, MAX_LOG_BYTES};
 
 use crate::black_box::{BlackBox, Fate};
+use crate::console::{Console, console};
 use crate::error::Error;
 use crate::failure::Failure;
+use crate::hosts::{HostFact, facts};
 use crate::logs::{self, AgentLog};
 use crate::parse;
 use crate::schema::DamagedFile;
 use crate::traceback;
+use list::Entry;
 use rayon::prelude::*;
+use read::Location;
+use rustix::fs::{AtFlags, FileType, statat};
 use std::collections::HashMap;
 use std::ffi::OsStr;
-use std::fs::{DirEntry, FileType};
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 /// Directories deeper than this below a path are not entered.
@@ -27,7 +34,7 @@ pub const MAX_DEPTH: usize = 32;
 pub const MAX_OUTPUT_BYTES: usize = 256 << 10;
 
 /// Why a file that the user named is left out.
-const STRANGER: &str = "neither an error file nor a launcher's log";
+const STRANGER: &str = "neither an error file nor a log of a launcher or of failed ranks";
 
 /// Everything found below the paths, read but not yet judged. Sorted by path.
 #[derive(Debug, Default)]
@@ -38,6 +45,10 @@ pub struct Evidence {
     pub(crate) terminated: Vec<Record>,
     pub(crate) slots: Vec<Slot>,
     pub(crate) agents: Vec<AgentLog>,
+    /// Logs in which ranks speak that have no directory of their own.
+    pub(crate) consoles: Vec<Console>,
+    /// What logs say of hosts.
+    pub(crate) facts: Vec<HostFact>,
     pub(crate) damaged: Vec<(DamagedFile, Option<SlotKey>)>,
     pub(crate) boxes: Vec<Boxed>,
     /// Error files that a process found in its place and replaced: evidence of an earlier run.
@@ -93,6 +104,8 @@ impl Evidence {
             && self.terminated.is_empty()
             && self.slots.is_empty()
             && self.agents.is_empty()
+            && self.consoles.is_empty()
+            && self.facts.is_empty()
             && self.boxes.is_empty()
             && self.damaged.iter().all(|(file, _)| file.reason == STRANGER)
     }
@@ -102,6 +115,8 @@ impl Evidence {
         self.terminated.append(&mut other.terminated);
         self.slots.append(&mut other.slots);
         self.agents.append(&mut other.agents);
+        self.consoles.append(&mut other.consoles);
+        self.facts.append(&mut other.facts);
         self.damaged.append(&mut other.damaged);
         self.boxes.append(&mut other.boxes);
         self.replaced += other.replaced;
@@ -135,15 +150,16 @@ pub fn scan(paths: &[PathBuf], proc: &Path) -> Result<Evidence, Error> {
     for path in outermost(paths) {
         let metadata = std::fs::metadata(path).map_err(|error| Error::io(path, error))?;
         if metadata.is_dir() {
-            std::fs::read_dir(path).map_err(|error| Error::io(path, error))?;
+            list::list(path).map_err(|error| Error::io(path, error))?;
             evidence.absorb(directory(path, Place::of(path), 0));
         } else if metadata.is_file() {
             let place = Place::of(path.parent().unwrap_or(Path::new("")));
-            evidence.absorb(file(path, &place, true));
+            let role = names::role(path.file_name().unwrap_or_default());
+            evidence.absorb(file(Location::of(path), role, &place, true));
         } else {
             return Err(Error::not_a_file(
                 path,
-                names::kind_of(metadata.file_type()),
+                names::kind_of(FileType::from_raw_mode(metadata.mode())),
             ));
         }
     }
@@ -167,6 +183,13 @@ pub fn scan(paths: &[PathBuf], proc: &Path) -> Result<Evidence, Error> {
     evidence
         .agents
         .dedup_by(|a, b| a.path.as_os_str() == b.path.as_os_str());
+    let place = |fact: &HostFact| (fact.path.clone().into_os_string(), fact.line);
+    evidence.facts.sort_by_key(place);
+    evidence.facts.dedup_by_key(|fact| place(fact));
+    evidence
+        .consoles
+        .sort_by(|a, b| a.path.as_os_str().cmp(b.path.as_os_str()));
+    evidence.consoles.dedup_by(|a, b| a.path == b.path);
     evidence.damaged.sort_by(|a, b| a.0.path.cmp(&b.0.path));
     boxes::settle(&mut evidence, proc);
     read_outputs(&mut evidence);
@@ -194,22 +217,27 @@ fn outermost(paths: &[PathBuf]) -> impl Iterator<Item = &PathBuf> {
 struct Place {
     /// The directory, absolute, so that its parents' names are known.
     absolute: PathBuf,
+    /// Which attempt of which run, where it is such a directory.
+    attempt: Option<(RunPath, u32)>,
     slot: Option<SlotKey>,
 }
 
 impl Place {
     fn of(path: &Path) -> Self {
         let absolute = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
-        Self {
-            slot: names::slot(&absolute),
-            absolute,
-        }
+        let parent = absolute.parent().and_then(names::attempt);
+        Self::new(absolute, parent.as_ref())
     }
 
     fn child(&self, name: &OsStr) -> Self {
-        let absolute = self.absolute.join(name);
+        Self::new(self.absolute.join(name), self.attempt.as_ref())
+    }
+
+    fn new(absolute: PathBuf, parent: Option<&(RunPath, u32)>) -> Self {
+        let name = absolute.file_name().unwrap_or_default();
         Self {
-            slot: names::slot(&absolute),
+            slot: parent.and_then(|(run, attempt)| names::slot(name, run, *attempt)),
+            attempt: names::attempt(&absolute),
             absolute,
         }
     }
@@ -217,12 +245,8 @@ impl Place {
 
 fn directory(path: &Path, place: Place, depth: usize) -> Evidence {
     let mut found = Evidence::default();
-    let entries: Vec<(DirEntry, FileType)> = match std::fs::read_dir(path) {
-        Ok(entries) => entries
-            .flatten()
-            .filter_map(|entry| Some((entry.file_type().ok()?, entry)))
-            .map(|(t, e)| (e, t))
-            .collect(),
+    let (open, entries) = match list::list(path) {
+        Ok(listed) => listed,
         Err(error) => {
             found.damage(
                 path,
@@ -234,29 +258,24 @@ fn directory(path: &Path, place: Place, depth: usize) -> Evidence {
         }
     };
     if let Some(key) = &place.slot {
-        let stderr = entries
-            .iter()
-            .map(|(entry, _)| entry)
-            .find(|entry| entry.file_name() == "stderr.log");
+        let stderr = entries.iter().find(|entry| entry.name() == "stderr.log");
         found.slots.push(Slot {
             key: key.clone(),
-            stderr: stderr.map(DirEntry::path),
+            stderr: stderr.map(|entry| path.join(entry.name())),
             output: String::new(),
             output_whole: false,
             uncaught: false,
             printed_rank: None,
         });
     }
-    let one = |(entry, kind): &(DirEntry, FileType)| -> Evidence {
-        let name = entry.file_name();
-        if kind.is_dir() {
-            if depth >= MAX_DEPTH {
-                Evidence::default()
-            } else {
-                directory(&entry.path(), place.child(&name), depth + 1)
-            }
+    let one = |entry: &Entry| -> Evidence {
+        if entry.kind != FileType::Directory {
+            listed_file(path, &open, entry, &place)
+        } else if depth < MAX_DEPTH {
+            let name = entry.name();
+            directory(&path.join(name), place.child(name), depth + 1)
         } else {
-            entry_file(&entry.path(), &name, *kind, &place)
+            Evidence::default()
         }
     };
     let merge = |mut a: Evidence, b: Evidence| {
@@ -274,50 +293,51 @@ fn directory(path: &Path, place: Place, depth: usize) -> Evidence {
 }
 
 /// A name that says nothing costs nothing: no stat, no open.
-fn entry_file(path: &Path, name: &OsStr, kind: FileType, place: &Place) -> Evidence {
-    let mut found = Evidence::default();
+fn listed_file(directory: &Path, open: &OwnedFd, entry: &Entry, place: &Place) -> Evidence {
+    let name = entry.name();
     let role = names::role(name);
     let in_slot = place.slot.is_some();
     if role == FileRole::Other || in_slot && role == FileRole::Log {
-        return found;
+        return Evidence::default();
     }
-    if !kind.is_file() {
-        let target = if kind.is_symlink() {
-            std::fs::metadata(path)
-        } else {
-            path.symlink_metadata()
+    let path = directory.join(name);
+    if entry.kind != FileType::RegularFile {
+        let target = statat(open, name, AtFlags::empty());
+        let reason = match target.map(|status| FileType::from_raw_mode(status.st_mode)) {
+            Ok(FileType::RegularFile) => String::new(),
+            Ok(kind) => Error::not_a_file(&path, names::kind_of(kind)).reason(),
+            Err(error) => Error::io(&path, error.into()).reason(),
         };
-        let reason = match target {
-            Ok(metadata) if metadata.is_file() => return file(path, place, false),
-            Ok(metadata) => Error::not_a_file(path, names::kind_of(metadata.file_type())).reason(),
-            Err(error) => Error::io(path, error).reason(),
-        };
-        if role.is_error_file() {
-            found.damage(path, place.slot.clone(), reason, b"");
+        if !reason.is_empty() {
+            let mut found = Evidence::default();
+            if role.is_error_file() {
+                found.damage(&path, place.slot.clone(), reason, b"");
+            }
+            return found;
         }
-        return found;
     }
-    file(path, place, false)
+    file(Location::within(open, name, &path), role, place, false)
 }
 
 /// Reads one file; `named` when the user named it, so that it is read whatever it is called.
-fn file(path: &Path, place: &Place, named: bool) -> Evidence {
+fn file(location: Location<'_>, role: FileRole, place: &Place, named: bool) -> Evidence {
     let mut found = Evidence::default();
-    let role = names::role(path.file_name().unwrap_or_default());
+    let path = location.path;
     let slot = place.slot.clone();
     match role {
         FileRole::Replaced => found.replaced += 1,
-        FileRole::BlackBox => boxes::read(path, slot, &mut found),
-        FileRole::Log => agent_log(path, &mut found),
+        FileRole::BlackBox => boxes::read(location, slot, &mut found),
+        FileRole::Log => {
+            if !log(path, &mut found) && named {
+                found.damage(path, slot, STRANGER.to_owned(), b"");
+            }
+        }
         FileRole::Other if !named => {}
-        _ => read::with_file(path, |bytes| match bytes {
+        _ => read::with_file(location, |bytes| match bytes {
             Err(error) => found.damage(path, slot, error.reason(), b""),
             Ok(bytes) if !role.is_error_file() && !parse::looks_like_error_file(bytes) => {
-                if named {
-                    match logs::agent(path, &String::from_utf8_lossy(bytes)) {
-                        Some(agent) => found.agents.push(agent),
-                        None => found.damage(path, slot, STRANGER.to_owned(), bytes),
-                    }
+                if named && !log(path, &mut found) {
+                    found.damage(path, slot, STRANGER.to_owned(), bytes);
                 }
             }
             Ok(bytes) => match parse::error_file(path, bytes) {
@@ -341,10 +361,18 @@ fn file(path: &Path, place: &Place, named: bool) -> Evidence {
     found
 }
 
-fn agent_log(path: &Path, found: &mut Evidence) {
-    if let Ok(text) = read::log(path) {
-        found.agents.extend(logs::agent(path, &text));
-    }
+/// Reads a log, of a launcher or of ranks; returns whether it is one.
+fn log(path: &Path, found: &mut Evidence) -> bool {
+    let Ok(text) = read::log(path) else {
+        return false;
+    };
+    let (agent, console) = (logs::agent(path, &text), console(path, &text));
+    let facts = facts(path, &text);
+    let is_one = agent.is_some() || console.is_some() || !facts.is_empty();
+    found.facts.extend(facts);
+    found.agents.extend(agent);
+    found.consoles.extend(console);
+    is_one
 }
 
 /// Reads the output of workers that left no error file, and enough of others to learn which ranks they were.

@@ -27,7 +27,7 @@ impl Attempt<'_> {
         let pointers = self.pointers();
         let mut named: Vec<(&u32, &Vec<u32>)> = pointers
             .iter()
-            .filter(|(rank, _)| !timeouts.contains(rank))
+            .filter(|(rank, _)| timeouts.binary_search(rank).is_err())
             .collect();
         named.sort_by_key(|(rank, by)| (std::cmp::Reverse(by.len()), **rank));
         let (&rank, by) = *named.first()?;
@@ -108,7 +108,7 @@ impl Attempt<'_> {
             .map(|(&rank, _)| rank)
             .chain(self.missing.iter().copied())
             .collect();
-        if let Some(decision) = self.lost_host(&quiet) {
+        if let Some(decision) = self.lost_host() {
             return Some(decision);
         }
         let others = self.victims();
@@ -161,12 +161,12 @@ impl Attempt<'_> {
     }
 
     /// A host all of whose ranks are silent and whose launcher said nothing, while another's spoke.
-    fn lost_host(&self, quiet: &[u32]) -> Option<Decision> {
+    fn lost_host(&self) -> Option<Decision> {
         let mut by_host: BTreeMap<&HostKey, (usize, usize)> = BTreeMap::new();
-        for (rank, outcome) in &self.outcomes {
+        for outcome in self.outcomes.values() {
             let (all, silent) = by_host.entry(&outcome.evidence.host).or_default();
             *all += 1;
-            *silent += usize::from(quiet.contains(rank) && outcome.end == End::Silent);
+            *silent += usize::from(outcome.end == End::Silent);
         }
         let reported = |key: &HostKey| self.job.hosts.get(key).is_some_and(|host| host.reported);
         let lost: Vec<&HostKey> = by_host

@@ -58,7 +58,7 @@ impl Symbolizer {
         }
     }
 
-    /// Fills in the functions of all native frames of a record. Returns the modules without names, and why.
+    /// Fills in the functions of all native frames and signal handlers of a record. Returns the modules without names, and why.
     ///
     /// An inlined function becomes a frame of its own, with the address of the one that it is inlined into.
     pub fn section(&mut self, section: &mut Section) -> Vec<(String, String)> {
@@ -79,7 +79,20 @@ impl Symbolizer {
                 }
             }
         }
+        for handlers in &mut section.handlers {
+            handlers.above_symbol = self.function(&section.modules, handlers.above.as_deref());
+            handlers.below_symbol = self.function(&section.modules, handlers.below.as_deref());
+        }
         missing
+    }
+
+    /// Returns the function at `<path>+<offset>`, `None` where the module's file cannot tell.
+    fn function(&mut self, modules: &[Module], place: Option<&str>) -> Option<String> {
+        let (path, offset) = place?.rsplit_once('+')?;
+        let module = modules.iter().find(|module| module.path == path)?;
+        let image = self.image(module).ok()?;
+        let names = self.names(&image, hex(offset)?);
+        names.last().map(|name| name.symbol.clone())
     }
 
     /// Returns a frame with its function, and the ones inlined there before it.

@@ -1,7 +1,7 @@
 //! Reads Python tracebacks and faulthandler's dumps out of text: which exceptions, deepest first, and in which functions.
 
 use crate::failure::Frame;
-use memchr::{memchr, memmem};
+use memchr::{memchr, memchr_iter, memmem};
 use std::borrow::Cow;
 use std::sync::LazyLock;
 
@@ -116,7 +116,7 @@ fn ungroup(line: &str) -> &str {
 /// ([`strip_prefixes`]).
 pub fn chain(text: &str) -> Vec<Raised<'_>> {
     let mut reader = Reader::default();
-    for line in (Lines { text, at: 0 }) {
+    for line in lines(text) {
         reader.line(text, line);
     }
     reader.finish(text);
@@ -236,6 +236,12 @@ impl<'a> Reader<'a> {
     }
 }
 
+/// Returns whether a traceback begins anywhere in a text.
+pub(crate) fn has_start(text: &str) -> bool {
+    static STARTS: LazyLock<memmem::Finder<'_>> = LazyLock::new(|| memmem::Finder::new(START));
+    STARTS.find(text.as_bytes()).is_some()
+}
+
 pub(crate) fn is_start(trimmed: &str) -> bool {
     let rest = trimmed
         .strip_prefix("Original ")
@@ -244,25 +250,17 @@ pub(crate) fn is_start(trimmed: &str) -> bool {
     rest.starts_with(START)
 }
 
-/// Lines with the offset at which each starts.
-struct Lines<'a> {
-    text: &'a str,
-    at: usize,
-}
-
-impl<'a> Iterator for Lines<'a> {
-    type Item = (usize, &'a str);
-
-    fn next(&mut self) -> Option<Self::Item> {
-        let rest = self.text.get(self.at..).filter(|rest| !rest.is_empty())?;
-        let length = memchr(b'\n', rest.as_bytes()).unwrap_or(rest.len());
-        let start = self.at;
-        self.at += length + 1;
-        Some((
-            start,
-            rest[..length].strip_suffix('\r').unwrap_or(&rest[..length]),
-        ))
-    }
+/// Returns the lines of a text with the offset at which each starts.
+fn lines(text: &str) -> impl Iterator<Item = (usize, &str)> {
+    let mut start = 0;
+    // One search for all ends: to begin a new one at each short line costs more than to search it.
+    let ends = memchr_iter(b'\n', text.as_bytes()).chain(Some(text.len()));
+    ends.filter_map(move |end| {
+        let line = text.get(start..end)?;
+        let from = std::mem::replace(&mut start, end + 1);
+        Some((from, line.strip_suffix('\r').unwrap_or(line)))
+    })
+    .filter(move |&(from, _)| from < text.len())
 }
 
 /// Reads `File "train.py", line 33, in main`; faulthandler has no comma before `in`.

@@ -3,6 +3,7 @@
 use crate::Options;
 use crate::assemble::{Job, assemble};
 use crate::black_box::Fate;
+use crate::classify::Role;
 use crate::decide::{Attempt, Decision, Subject, count};
 use crate::explain::{explain, utc};
 use crate::groups::{Fingerprint, ranges};
@@ -32,7 +33,7 @@ pub fn judge(evidence: Evidence, options: &Options) -> Report {
         .collect();
     let decisions: Vec<Option<Decision>> = attempts
         .iter()
-        .map(|(_, attempt)| attempt.decide())
+        .map(|(_, attempt)| attempt.overlay(attempt.decide()))
         .collect();
     // The first attempt with a cause: what failed after it did not recover from it.
     let judged = decisions.iter().position(|decision| {
@@ -93,6 +94,11 @@ pub fn judge(evidence: Evidence, options: &Options) -> Report {
                 .collect();
         }
     }
+    // To free ten thousand ranks' texts takes as long as to judge them.
+    drop(attempts);
+    job.attempts.into_par_iter().for_each(|(_, ranks)| {
+        ranks.into_par_iter().for_each(drop);
+    });
     report
 }
 
@@ -306,6 +312,9 @@ fn title(attempt: &Attempt<'_>, decision: &Decision) -> String {
         (Some(outcome), _) if outcome.finding.is_some() && !outcome.title.is_empty() => {
             first_line(&outcome.title)
         }
+        (_, Subject::Host(_) | Subject::Job(None)) if decision.rule.role == Role::Host => {
+            said(attempt, decision)
+        }
         (_, Subject::Host(_))
             if matches!(decision.rule.id.as_str(), "preempted" | "interrupted") =>
         {
@@ -321,6 +330,14 @@ fn title(attempt: &Attempt<'_>, decision: &Decision) -> String {
         (_, Subject::Rank(_)) => "it left no error of its own".to_owned(),
         _ => "several ranks left no error of their own".to_owned(),
     }
+}
+
+/// What a kernel or a scheduler said, where that is the cause.
+fn said(attempt: &Attempt<'_>, decision: &Decision) -> String {
+    let mut facts = attempt.job.facts.iter();
+    let fact = facts.find(|fact| fact.rule.id == decision.rule.id);
+    fact.map(|fact| first_line(fact.text.trim()))
+        .unwrap_or_default()
 }
 
 fn category(decision: &Decision) -> String {

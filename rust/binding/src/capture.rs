@@ -31,7 +31,8 @@ pub(crate) fn activate(
     entrypoint: Option<&str>,
     argv: Vec<String>,
 ) -> Result<()> {
-    python_stack::prepare(py)?;
+    // Without the dumper a record lacks Python stacks, and has all the rest.
+    let prepared = python_stack::prepare(py);
     interpreter_end::watch();
     let activation = guard(|| Ok(capture::activate(error_file.as_deref(), &argv, entrypoint)?))?;
     if let Some(claim) = activation.claim {
@@ -39,7 +40,7 @@ pub(crate) fn activate(
             .getattr("environ")?
             .set_item(env::CLAIM, claim)?;
     }
-    Ok(())
+    Ok(prepared?)
 }
 
 /// Return who this process is, as a JSON object with the keys `host`, `process` and `rank`.
@@ -139,11 +140,21 @@ pub(crate) fn precede(entry: String) -> Result<()> {
     })
 }
 
+/// Return the crash signals that are handled by us, as a set of bits for `reassert`.
+#[pyfunction]
+pub(crate) fn held() -> u32 {
+    capture::held()
+}
+
 /// Put the handlers of crash signals back above those that came later and are known to end the process.
+///
+/// Args:
+///     held: The signals that were handled by us until somebody put back what had been there before: they are again.
 ///
 /// Raises:
 ///     OSError: The kernel refused.
 #[pyfunction]
-pub(crate) fn reassert() -> Result<()> {
-    guard(|| Ok(capture::reassert()?))
+#[pyo3(signature = (held=0))]
+pub(crate) fn reassert(held: u32) -> Result<()> {
+    guard(|| Ok(capture::reassert(held)?))
 }

@@ -14,7 +14,7 @@ pub(crate) fn watch() {
     WATCHED.call_once(|| {
         extern "C" fn at_exit() {
             // Nobody is left to tell of an error, and no panic may leave a C callback.
-            let _ = std::panic::catch_unwind(capture::reassert);
+            let _ = std::panic::catch_unwind(|| capture::reassert(0));
         }
         // SAFETY: the function lives as long as the module, which is never unloaded, and calls nothing of Python. All
         // 32 places being taken, nothing changes.

@@ -14,9 +14,9 @@ mod _native {
     use crate::black_box::{black_box, breadcrumb, discard_black_box, exiting, step};
     #[pymodule_export]
     use crate::capture::{
-        activate, after_fork, clock, commit, give_alternate_stack, identity, precede, reassert,
-        replace,
+        activate, after_fork, clock, commit, give_alternate_stack, held, identity, precede,
+        reassert, replace,
     };
     #[pymodule_export]
-    use crate::reading::{is_collateral, run_cli, signal_name};
+    use crate::reading::{doctor, is_collateral, modules_to_import, run_cli, signal_name};
 }

@@ -7,6 +7,8 @@ use firstfault_analysis::classify;
 use firstfault_format::signals;
 use pyo3::prelude::*;
 
+use firstfault_capture::doctor::probes;
+
 use crate::error::{Result, guard};
 
 /// Return whether a message says that a peer or the store was lost: then its failure is the consequence of another.
@@ -27,6 +29,27 @@ pub(crate) fn signal_name(number: i32) -> Option<&'static str> {
 ///     arguments: Without the program's own name, as the operating system's bytes.
 #[pyfunction]
 pub(crate) fn run_cli(py: Python<'_>, arguments: Vec<Vec<u8>>) -> Result<u8> {
-    let arguments: Vec<OsString> = arguments.into_iter().map(OsString::from_vec).collect();
-    py.detach(|| guard(|| Ok(firstfault::run(arguments))))
+    let arguments = arguments.into_iter().map(OsString::from_vec);
+    py.detach(|| guard(|| Ok(firstfault::run_with(arguments, Some(&probes)))))
+}
+
+/// Return the modules that `firstfault doctor` is to import; None where the arguments ask for something else.
+///
+/// Args:
+///     arguments: Those after the program's name, as the operating system's bytes.
+#[pyfunction]
+pub(crate) fn modules_to_import(arguments: Vec<Vec<u8>>) -> Result<Option<Vec<String>>> {
+    let arguments = arguments.into_iter().map(OsString::from_vec);
+    guard(|| Ok(firstfault::modules_to_import(arguments)))
+}
+
+/// Return what capture can and cannot do in this process, as the text that `firstfault doctor` prints.
+#[pyfunction]
+pub(crate) fn doctor(py: Python<'_>) -> Result<String> {
+    py.detach(|| {
+        guard(|| {
+            let found = firstfault::doctor::examine(Some(&probes));
+            Ok(firstfault::doctor::text(&found, false))
+        })
+    })
 }

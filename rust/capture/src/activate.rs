@@ -7,7 +7,7 @@ use std::sync::{Mutex, PoisonError};
 use firstfault_format::env;
 
 use firstfault_handler::install::{self, Configuration};
-use firstfault_handler::place::Place;
+use firstfault_handler::place::{Kind, Place};
 use firstfault_handler::termination::{self, Snapshot};
 use firstfault_handler::{abort, error_file, handle};
 
@@ -39,6 +39,37 @@ pub struct Activation {
 /// # Errors
 /// A target's directory cannot be made; everything else is in force then.
 pub fn activate(
+    error_file: Option<&Path>,
+    arguments: &[String],
+    entrypoint: Option<&str>,
+) -> io::Result<Activation> {
+    let result = put_in_force(error_file, arguments, entrypoint);
+    *TROUBLE.lock().unwrap_or_else(PoisonError::into_inner) =
+        result.as_ref().err().map(ToString::to_string);
+    result
+}
+
+/// What the latest activation failed to do.
+static TROUBLE: Mutex<Option<String>> = Mutex::new(None);
+
+/// Returns what the latest [`activate`] failed to do, `None` where it did everything.
+pub(crate) fn trouble() -> Option<String> {
+    let trouble = TROUBLE.lock().unwrap_or_else(PoisonError::into_inner);
+    trouble.clone()
+}
+
+/// Returns the targets that the handler was told of, but for the spare one; empty before [`activate`].
+pub(crate) fn armed_targets() -> Vec<Target> {
+    let armed = ARMED.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut targets = armed
+        .as_ref()
+        .map(|(targets, _)| targets.clone())
+        .unwrap_or_default();
+    targets.retain(|target| target.kind != Kind::Spare);
+    targets
+}
+
+fn put_in_force(
     error_file: Option<&Path>,
     arguments: &[String],
     entrypoint: Option<&str>,
@@ -146,17 +177,18 @@ fn arm(targets: &[Target]) -> io::Result<()> {
     abort::install();
     firstfault_unwind::prepare();
     threads::give_alternate_stack()?;
-    install::install().map_err(errno)
+    install::install(0).map_err(errno)
 }
 
-/// Puts the handler back above handlers that it knows; before [`activate`] there is nothing to put back.
+/// Puts the handler back above handlers that it knows, and above any for the signals that it held until just now: a set
+/// of bits from [`held`]. Before [`activate`] there is nothing to put back.
 ///
 /// # Errors
 /// The kernel refused an action.
-pub fn reassert() -> io::Result<()> {
+pub fn reassert(held: u32) -> io::Result<()> {
     handle::notice_survival();
     match install::configuration() {
-        Some(_) => install::install().map_err(io::Error::from_raw_os_error),
+        Some(_) => install::install(held).map_err(io::Error::from_raw_os_error),
         None => Ok(()),
     }
 }

@@ -6,6 +6,7 @@
 
 mod activate;
 pub mod black_box;
+pub mod doctor;
 pub mod dumper;
 mod file_system;
 pub mod identity;
@@ -17,6 +18,7 @@ mod threads;
 pub use activate::{Activation, activate, identity, reassert};
 pub use firstfault_handler::commit::Strength;
 pub use firstfault_handler::context::Clock;
+pub use firstfault_handler::install::held;
 pub use firstfault_handler::termination::restore as after_fork;
 pub use record::{commit, precede, replace};
 pub use target::NamedError;

@@ -57,7 +57,11 @@ pub(crate) fn probe(targets: &[Target]) -> io::Result<()> {
     let mut paths = PATHS.lock().unwrap_or_else(PoisonError::into_inner);
     for target in targets {
         let named = |errno| target::named(&io::Error::from_raw_os_error(errno), &target.error);
-        commit::probe(place(target)?, &this_process(), &mut paths).map_err(named)?;
+        let mut nothing = Record {
+            whole: b"",
+            compact: b"",
+        };
+        commit::probe(place(target)?, &this_process(), &mut nothing, &mut paths).map_err(named)?;
     }
     Ok(())
 }

@@ -21,8 +21,9 @@ pub(crate) enum Command {
     /// Read the error files and logs of one job and name its root cause
     ///
     /// Finds, below each PATH, torchrun's worker directories (<run>/attempt_<n>/<local rank>/error.json), firstfault's own
-    /// records (FIRSTFAULT_DIR), and the launchers' logs (*.log, *.err, *.out, *.txt). Give it everything of one job,
-    /// from all its hosts; it needs neither Python nor torch.
+    /// records (FIRSTFAULT_DIR), and logs of launchers or of many ranks in turns (*.log, *.err, *.out, *.txt; lines of
+    /// ranks begin with [rank3]:, [default3]: or 3:). Give it everything of one job, from all its hosts; it needs neither
+    /// Python nor torch.
     #[command(after_long_help = STATUS)]
     Report(Report),
     /// Show one error file: what happened, and the stacks of all threads
@@ -30,6 +31,13 @@ pub(crate) enum Command {
     /// Native frames get their functions, files and lines from the modules' files on this machine, checked by build ID;
     /// Python frames get their source lines where the source is here and not newer than the failure.
     Show(Show),
+    /// Say what capture can and cannot do here, with one line of advice each
+    ///
+    /// Makes this process one like a worker: with firstfault's handlers in force, and records going where
+    /// TORCHELASTIC_ERROR_FILE and FIRSTFAULT_DIR say. Every probe tries the real thing; run it where the job runs, in its
+    /// container and with its limits. A running job can look at itself by the Python function firstfault.doctor().
+    #[command(after_long_help = DOCTOR_STATUS)]
+    Doctor(Doctor),
     /// Print the JSON Schema of a file format
     Schema {
         /// Which format
@@ -69,6 +77,19 @@ pub(crate) struct Report {
     pub(crate) world_size: Option<u32>,
 }
 
+const DOCTOR_STATUS: &str = "Exit status: 0 when there is no problem (notes are none); 1 when there is one; \
+                             2 for wrong usage, or when a module cannot be imported.";
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Doctor {
+    /// Print the probes as JSON: see `firstfault schema doctor`
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Import a Python module once capture is in force, and tell whose signal handlers came with it; can be repeated
+    #[arg(short = 'm', long = "import", value_name = "MODULE")]
+    pub(crate) modules: Vec<String>,
+}
+
 #[derive(Debug, clap::Args)]
 pub(crate) struct Show {
     /// The error file
@@ -95,4 +116,6 @@ pub(crate) enum SchemaOf {
     ErrorFile,
     /// What `report --format json` prints
     Report,
+    /// What `doctor --json` prints
+    Doctor,
 }

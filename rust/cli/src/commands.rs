@@ -1,6 +1,7 @@
 //! What each command does, and its exit status.
 
-use crate::arguments::{Arguments, Command, Format, Report, SchemaOf, Show};
+use crate::arguments::{Arguments, Command, Doctor, Format, Report, SchemaOf, Show};
+use crate::doctor::{self, CaptureProbes};
 use crate::{complain, no_colour};
 use firstfault_analysis::{Error, ErrorKind, Options, analyze, report, schema};
 use std::io::{self, IsTerminal, Write};
@@ -9,7 +10,7 @@ use std::path::{Path, PathBuf};
 /// Wrong usage, or nothing that could be read or written.
 pub(crate) const USAGE: u8 = 2;
 
-pub(crate) fn run(arguments: Arguments) -> u8 {
+pub(crate) fn run(arguments: Arguments, capture: Option<CaptureProbes<'_>>) -> u8 {
     match arguments.command {
         Command::Report(arguments) => run_report(&arguments),
         Command::Show(arguments) => run_show(&arguments),
@@ -19,6 +20,10 @@ pub(crate) fn run(arguments: Arguments) -> u8 {
         Command::Schema {
             format: SchemaOf::Report,
         } => print(&schema::report_schema(), 0),
+        Command::Schema {
+            format: SchemaOf::Doctor,
+        } => print(&doctor::schema(), 0),
+        Command::Doctor(arguments) => run_doctor(&arguments, capture),
         Command::Demo { .. } => {
             complain(
                 "firstfault: the demo is run by the Python package: python -m firstfault demo",
@@ -87,6 +92,22 @@ fn run_show(arguments: &Show) -> u8 {
     }
     let colour = io::stdout().is_terminal() && !no_colour();
     print(&report::show::text(&shown, colour), 0)
+}
+
+fn run_doctor(arguments: &Doctor, capture: Option<CaptureProbes<'_>>) -> u8 {
+    if capture.is_none() && !arguments.modules.is_empty() {
+        complain(
+            "firstfault: modules are imported by the Python package: python -m firstfault doctor",
+        );
+        return USAGE;
+    }
+    let checkup = doctor::examine(capture);
+    let status = u8::from(checkup.status == doctor::Status::Problem);
+    if arguments.json {
+        return print(&doctor::json(&checkup), status);
+    }
+    let colour = io::stdout().is_terminal() && !no_colour();
+    print(&doctor::text(&checkup, colour), status)
 }
 
 /// Whether a file that exists is, or lies below, one of the paths to read.

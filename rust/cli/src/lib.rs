@@ -3,6 +3,7 @@
 
 mod arguments;
 mod commands;
+pub mod doctor;
 
 use clap::Parser;
 use std::ffi::OsString;
@@ -22,33 +23,65 @@ where
     I: IntoIterator<Item = T>,
     T: Into<OsString>,
 {
+    run_with(arguments, None)
+}
+
+/// Runs the command line in a process that can capture crashes; `capture` are the probes of `doctor` that only such a
+/// process has.
+pub fn run_with<I, T>(arguments: I, capture: Option<doctor::CaptureProbes<'_>>) -> u8
+where
+    I: IntoIterator<Item = T>,
+    T: Into<OsString>,
+{
+    match parse(arguments) {
+        Ok(arguments) => commands::run(arguments, capture),
+        Err(error) => explain(&error),
+    }
+}
+
+/// Returns the modules that `doctor` is to import first, or `None` where another command or nothing valid is asked for.
+pub fn modules_to_import<I, T>(arguments: I) -> Option<Vec<String>>
+where
+    I: IntoIterator<Item = T>,
+    T: Into<OsString>,
+{
+    match parse(arguments).ok()?.command {
+        arguments::Command::Doctor(arguments) => Some(arguments.modules),
+        _ => None,
+    }
+}
+
+fn parse<I, T>(arguments: I) -> Result<arguments::Arguments, clap::Error>
+where
+    I: IntoIterator<Item = T>,
+    T: Into<OsString>,
+{
     let name = OsString::from("firstfault");
     let arguments = std::iter::once(name).chain(arguments.into_iter().map(Into::into));
-    match arguments::Arguments::try_parse_from(arguments) {
-        Ok(arguments) => commands::run(arguments),
-        Err(error) => {
-            // `--help` and `--version` are errors to clap, with status 0.
-            let status = u8::try_from(error.exit_code()).unwrap_or(commands::USAGE);
-            let text = error.render();
-            if error.use_stderr() {
-                let ansi = io::stderr().is_terminal() && !no_colour();
-                complain(&if ansi {
-                    text.ansi().to_string()
-                } else {
-                    text.to_string()
-                });
-            } else {
-                let ansi = io::stdout().is_terminal() && !no_colour();
-                let text = if ansi {
-                    text.ansi().to_string()
-                } else {
-                    text.to_string()
-                };
-                let _ = io::stdout().lock().write_all(text.as_bytes());
-            }
-            status
-        }
+    arguments::Arguments::try_parse_from(arguments)
+}
+
+/// Prints what the parser has to say, `--help` and `--version` among it, and returns the exit status.
+fn explain(error: &clap::Error) -> u8 {
+    let status = u8::try_from(error.exit_code()).unwrap_or(commands::USAGE);
+    let text = error.render();
+    if error.use_stderr() {
+        let ansi = io::stderr().is_terminal() && !no_colour();
+        complain(&if ansi {
+            text.ansi().to_string()
+        } else {
+            text.to_string()
+        });
+    } else {
+        let ansi = io::stdout().is_terminal() && !no_colour();
+        let text = if ansi {
+            text.ansi().to_string()
+        } else {
+            text.to_string()
+        };
+        let _ = io::stdout().lock().write_all(text.as_bytes());
     }
+    status
 }
 
 /// Whether the user wants no colours. Source: no-color.org

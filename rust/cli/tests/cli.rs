@@ -262,3 +262,48 @@ fn no_evidence_is_overwritten() {
         Some(2)
     );
 }
+
+#[test]
+fn the_plain_doctor_looks_at_the_machine_alone() {
+    let output = run(&["doctor", "--json"]);
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    let found: serde_json::Value = serde_json::from_str(&stdout(&output)).expect("JSON");
+    let names: Vec<&str> = found["probes"]
+        .as_array()
+        .expect("a list")
+        .iter()
+        .filter_map(|probe| probe["name"].as_str())
+        .collect();
+    let host = [
+        "core dumps",
+        "open files",
+        "stack",
+        "/dev/shm",
+        "seccomp",
+        "ptrace",
+    ];
+    assert_eq!(names[0], "capture");
+    assert_eq!(names[1..], host);
+    assert_eq!(
+        found["probes"][0]["advice"],
+        "run python -m firstfault doctor"
+    );
+    let output = run(&["doctor", "--import", "torch"]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(stderr(&output).contains("python -m firstfault doctor"));
+}
+
+/// After a change of the types: `FIRSTFAULT_UPDATE=1 cargo test -p firstfault --test cli`.
+#[test]
+fn the_committed_schema_of_the_doctor_is_the_types_own() {
+    let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../../python/firstfault/schema/doctor.json");
+    let generated = stdout(&run(&["schema", "doctor"]));
+    if std::env::var_os("FIRSTFAULT_UPDATE").is_some() {
+        std::fs::write(&path, &generated).expect("writable");
+    }
+    assert_eq!(
+        std::fs::read_to_string(&path).unwrap_or_default(),
+        generated
+    );
+}

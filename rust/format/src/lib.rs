@@ -7,6 +7,7 @@
 pub mod black_box;
 pub mod env;
 pub mod files;
+pub mod probe;
 pub mod signals;
 
 /// The version of the error file that this build writes, `firstfault.schema_version` in the file.

@@ -5,7 +5,7 @@ use core::ffi::c_void;
 use crate::sys::{self, Errno};
 
 /// Room for the kernel's frame (over 11 KiB with AMX) of every nested stage.
-pub(crate) const SIZE: usize = 256 * 1024;
+pub const SIZE: usize = 256 * 1024;
 /// An unreadable page below it, so that even its overflow ends as a fault.
 const GUARD_SIZE: usize = 4096;
 const WHOLE: usize = SIZE.wrapping_add(GUARD_SIZE);
@@ -83,6 +83,16 @@ impl Drop for AlternateStack {
         // SAFETY: the mapping that was made for this; no thread has it as its stack.
         unsafe { libc::munmap(self.start, WHOLE) };
         sys::set_errno(errno);
+    }
+}
+
+/// Returns how large the calling thread's alternate signal stack is, bytes; 0 is none.
+pub fn size() -> usize {
+    let present = present();
+    if present.ss_flags & libc::SS_DISABLE == 0 {
+        present.ss_size
+    } else {
+        0
     }
 }
 

@@ -117,28 +117,46 @@ pub fn commit(
     }
 }
 
-/// Tries, while the process is well, whether a record could be committed to a place, and remembers in which way.
+/// By which way a record gets to a place.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Rung {
+    /// A nameless file and link(2): nothing is ever left behind.
+    Nameless,
+    /// A file under a temporary name and link(2), or rename(2) where the file system has no links.
+    Named,
+    /// No new file can be made, but the one that is there can be written.
+    InPlace,
+}
+
+/// Tries, while the process is well, by which way a record gets to a place, and remembers it; leaves nothing there.
 ///
 /// # Errors
-/// No record can be written there, as far as can be told now.
-pub fn probe(place: &Place<'_>, process: &Process, paths: &mut Paths) -> Result<(), Errno> {
-    if Temporary::probe(place, process, Kind::Nameless, paths).is_ok() {
-        return Ok(());
-    }
-    let result = Temporary::probe(place, process, Kind::Named, paths);
-    match result {
-        Ok(()) => place.need_names(),
-        Err(libc::EROFS | libc::EACCES | libc::EPERM) => {
-            // An old file may still be written, as a container's termination log.
-            let flags = libc::O_WRONLY | libc::O_NOFOLLOW | libc::O_NONBLOCK;
-            if let Ok(descriptor) = sys::open(place.error(), flags, 0) {
-                sys::close(descriptor);
-                return Ok(());
-            }
-        }
+/// The errno of the step that failed on the last way.
+pub fn probe(
+    place: &Place<'_>,
+    process: &Process,
+    content: &mut dyn Content,
+    paths: &mut Paths,
+) -> Result<Rung, Errno> {
+    match Temporary::probe(place, process, Kind::Nameless, content, paths) {
+        Ok(()) => return Ok(Rung::Nameless),
+        Err(errno @ (libc::ENOSPC | libc::EDQUOT)) => return Err(errno),
         Err(_) => {}
     }
-    result
+    match Temporary::probe(place, process, Kind::Named, content, paths) {
+        Ok(()) => {
+            place.need_names();
+            Ok(Rung::Named)
+        }
+        Err(errno @ (libc::EROFS | libc::EACCES | libc::EPERM)) => {
+            // As a container's termination log.
+            let flags = libc::O_WRONLY | libc::O_NOFOLLOW | libc::O_NONBLOCK;
+            let descriptor = sys::open(place.error(), flags, 0).map_err(|_| errno)?;
+            sys::close(descriptor);
+            Ok(Rung::InPlace)
+        }
+        Err(errno) => Err(errno),
+    }
 }
 
 /// What a place holds once a record of this strength is at its path.

@@ -7,7 +7,7 @@ use crate::context::{Facts, until_nul};
 use crate::json::Writer;
 use crate::modules::{self, Module};
 use crate::native::{self, Frame};
-use crate::{abort, black_box, park, python_stack, sys};
+use crate::{abort, black_box, handlers, park, python_stack, sys};
 
 /// How much of the Python stacks the text for people holds; all of them are in `threads`.
 const TEXT_MAX: usize = 16 * 1024;
@@ -90,6 +90,10 @@ impl Record<'_> {
                 writer.close(b'}');
             }
             writer.close(b']');
+        }
+        if self.shows_native {
+            writer.key("handlers");
+            handlers::write(writer, self.facts.signal);
         }
         if self.has_black_box {
             black_box::write_members(writer);

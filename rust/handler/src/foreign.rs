@@ -23,6 +23,11 @@ pub fn set_unwinder(unwinder: Unwinder) {
     UNWINDER.store(unwinder as usize, Ordering::Release);
 }
 
+/// Returns whether there is an unwinder.
+pub fn has_unwinder() -> bool {
+    UNWINDER.load(Ordering::Acquire) != 0
+}
+
 /// Walks a stack by unwind tables. Returns whether there is an unwinder.
 pub(crate) fn unwind(registers: &Registers, stack: &mut Stack, memory: &mut MemoryPage) -> bool {
     let address = UNWINDER.load(Ordering::Acquire);
@@ -63,7 +68,7 @@ pub fn take_python_dumper(signal: i32, descriptor: i32) {
     FUNCTION.store(address, Ordering::Release);
 }
 
-/// Returns the address of the dumper, 0 before it is set: its module is where faulthandler's other handlers are.
+/// Returns the address of the dumper, 0 before it is set.
 pub fn python_dumper_address() -> usize {
     FUNCTION.load(Ordering::Acquire)
 }

@@ -8,9 +8,9 @@ use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
 use firstfault_format::signals;
 
 use crate::error_file::Identity;
+use crate::handle;
 use crate::place::Place;
 use crate::sys::{self, Errno};
-use crate::{foreign, handle};
 
 /// Where records go: the wanted places, and the spare one.
 pub type Places = &'static [&'static Place<'static>];
@@ -78,8 +78,8 @@ pub(crate) struct Captured {
     pub(crate) recovers: AtomicBool,
 }
 
-// SAFETY: `actions` is written under the installer's lock, before `depth` is published; what lies below `depth` is only
-// ever cut off or appended to.
+// SAFETY: `actions` is written under the installer's lock, and only at or above `depth`, which is lowered first and
+// raised after.
 unsafe impl Sync for Captured {}
 
 impl Captured {
@@ -98,6 +98,13 @@ impl Captured {
         let index = depth
             .checked_sub(self.used.load(Ordering::Relaxed))?
             .checked_sub(1)?;
+        // SAFETY: an entry below `depth` is whole.
+        unsafe { (*self.actions.get()).get(index).copied().flatten() }
+    }
+
+    /// Returns the newest action below ours, whatever a delivery has used.
+    pub(crate) fn newest(&self) -> Option<Previous> {
+        let index = self.depth.load(Ordering::Acquire).checked_sub(1)?;
         // SAFETY: an entry below `depth` is whole.
         unsafe { (*self.actions.get()).get(index).copied().flatten() }
     }
@@ -124,14 +131,28 @@ impl Captured {
         // SAFETY: the installer's lock; the handler does not look at or above `depth`.
         let actions = unsafe { &mut *self.actions.get() };
         let depth = self.depth.load(Ordering::Relaxed);
-        // faulthandler enabled once more after it was disabled: what lay above its old place is gone.
-        let again = (0..depth).find(|index| {
-            let known = actions.get(*index).copied().flatten();
-            known.is_some_and(|known| known.action.sa_sigaction == previous.action.sa_sigaction)
-        });
-        let index = again.unwrap_or(depth);
-        *actions.get_mut(index).ok_or(libc::ENOSPC)? = Some(previous);
-        self.depth.store(index.saturating_add(1), Ordering::Release);
+        let address = previous.action.sa_sigaction;
+        let mut kept = 0_usize;
+        // faulthandler enabled once more after it was disabled: its old place is gone.
+        for index in 0..depth {
+            let Some(Some(known)) = actions.get(index).copied() else {
+                break;
+            };
+            if known.action.sa_sigaction == address {
+                // A handler that reads meanwhile finds fewer.
+                self.depth.store(index, Ordering::Release);
+            } else {
+                if kept != index
+                    && let Some(slot) = actions.get_mut(kept)
+                {
+                    *slot = Some(known);
+                }
+                kept = kept.saturating_add(1);
+            }
+        }
+        *actions.get_mut(kept).ok_or(libc::ENOSPC)? = Some(previous);
+        self.recovers.store(false, Ordering::Relaxed);
+        self.depth.store(kept.saturating_add(1), Ordering::Release);
         Ok(())
     }
 }
@@ -152,11 +173,12 @@ pub(crate) fn is_captured(signal: i32) -> bool {
 
 /// Installs the handler for every crash signal, or puts it back above a handler that is known to end the process.
 ///
-/// A signal that is ignored stays so. Where an unknown handler came after ours, ours stays below it.
+/// A signal that is ignored stays so. Where an unknown handler came after ours, ours stays below it. `held` are the
+/// signals whose action was ours until the caller let somebody put back what had been there before: see [`held`].
 ///
 /// # Errors
 /// The kernel refused an action, or too many handlers were stacked.
-pub fn install() -> Result<(), Errno> {
+pub fn install(held: u32) -> Result<(), Errno> {
     for signal in signals::SIGNALS.iter().filter(|signal| signal.crash) {
         let Some(captured) = captured_signal(signal.number) else {
             continue;
@@ -165,9 +187,9 @@ pub fn install() -> Result<(), Errno> {
         if found.sa_sigaction == libc::SIG_IGN || handle::is_ours(&found) {
             continue;
         }
-        let first_time = captured.is_empty();
+        let came_before = captured.is_empty() || held & bit(signal.number) != 0;
         let is_known = is_known(&found);
-        if first_time || found.sa_sigaction == libc::SIG_DFL || is_known {
+        if came_before || found.sa_sigaction == libc::SIG_DFL || is_known {
             captured.push(Previous {
                 action: found,
                 is_known,
@@ -176,6 +198,18 @@ pub fn install() -> Result<(), Errno> {
         }
     }
     Ok(())
+}
+
+/// Returns the crash signals whose action is ours, as a set of bits for [`install`].
+pub fn held() -> u32 {
+    let crashes = signals::SIGNALS.iter().filter(|signal| signal.crash);
+    crashes
+        .filter(|signal| sys::action(signal.number).is_ok_and(|action| handle::is_ours(&action)))
+        .fold(0, |held, signal| held | bit(signal.number))
+}
+
+fn bit(signal: i32) -> u32 {
+    1_u32.wrapping_shl(signal.unsigned_abs())
 }
 
 /// Remembers an action as the newest one below ours.
@@ -191,11 +225,9 @@ pub fn remember(signal: i32, action: libc::sigaction, is_known: bool) -> Result<
 /// Returns whether a handler is one that always ends the process: faulthandler's, or one of torch's own.
 pub(crate) fn is_known(action: &libc::sigaction) -> bool {
     let address = action.sa_sigaction;
-    let dumper = foreign::python_dumper_address();
-    if dumper != 0
-        && action.sa_flags & libc::SA_NODEFER != 0
+    if action.sa_flags & libc::SA_NODEFER != 0
         && action.sa_flags & libc::SA_SIGINFO == 0
-        && is_in_module_of(action, dumper)
+        && is_in_module_of(action, interpreter_address())
     {
         // faulthandler's fatal handler: of CPython's own handlers only it sets SA_NODEFER.
         return true;
@@ -205,6 +237,39 @@ pub(crate) fn is_known(action: &libc::sigaction) -> bool {
         [&b"libtorch_python.so"[..], b"libc10.so", b"libtorch_cpu.so"]
             .iter()
             .any(|known| name.ends_with(known))
+    })
+}
+
+/// Returns an address in the module of the interpreter, which faulthandler's handlers and Python's own are in; 0 where
+/// there is none. Normal context.
+pub fn interpreter_address() -> usize {
+    // SAFETY: the name is NUL-terminated.
+    unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"Py_IsInitialized".as_ptr()) as usize }
+}
+
+/// Returns whether the handler in force for a signal is one that always ends the process. Normal context.
+pub fn is_known_in_force(signal: i32) -> bool {
+    sys::action(signal).is_ok_and(|action| is_known(&action))
+}
+
+/// Where a function is.
+#[derive(Debug, Clone, Copy)]
+pub struct Location {
+    /// The file that it was loaded from.
+    pub path: &'static [u8],
+    /// How far behind the file's first byte.
+    pub offset: usize,
+    /// The exported symbol that it belongs to, where there is one.
+    pub symbol: Option<&'static [u8]>,
+}
+
+/// Returns where a function is, `None` outside any loaded file. Normal context: it takes the loader's lock.
+pub fn locate(address: usize) -> Option<Location> {
+    let info = dynamic_info(address)?;
+    Some(Location {
+        path: text(info.dli_fname)?,
+        offset: address.wrapping_sub(info.dli_fbase as usize),
+        symbol: text(info.dli_sname),
     })
 }
 
@@ -226,8 +291,11 @@ fn module_start(address: usize) -> Option<usize> {
 }
 
 fn module_name(address: usize) -> Option<&'static [u8]> {
-    let name = dynamic_info(address)?.dli_fname;
-    // SAFETY: the loader's names are NUL-terminated and live while the module is loaded; it is copied before long.
+    text(dynamic_info(address)?.dli_fname)
+}
+
+fn text(name: *const libc::c_char) -> Option<&'static [u8]> {
+    // SAFETY: the loader's names are NUL-terminated and live while the module is loaded; they are copied before long.
     (!name.is_null()).then(|| unsafe { core::ffi::CStr::from_ptr(name) }.to_bytes())
 }
 

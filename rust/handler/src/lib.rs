@@ -25,6 +25,7 @@ mod crash_record;
 pub mod error_file;
 pub mod foreign;
 pub mod handle;
+pub mod handlers;
 mod helper;
 #[cfg(feature = "inject")]
 pub mod inject;

@@ -10,7 +10,7 @@ use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use crate::park;
 use crate::sys::{self, MemoryPage};
-use crate::{foreign, modules};
+use crate::{foreign, handlers, modules};
 
 /// How many frames of the crashed thread are kept.
 pub const CRASHED_FRAMES_MAX: usize = 256;
@@ -213,6 +213,7 @@ pub(crate) fn walk_others(crashed: Option<&Registers>) -> bool {
             None => all = false,
         }
     }
+    handlers::note_modules();
     modules::read_build_ids();
     sys::close_memory();
     all

@@ -4,7 +4,7 @@ use core::ffi::CStr;
 
 use firstfault_format::files;
 
-use crate::commit::Paths;
+use crate::commit::{Content, Paths};
 use crate::place::{Place, Process};
 use crate::sys::{self, Errno};
 
@@ -65,16 +65,20 @@ impl Temporary {
         place: &Place<'_>,
         process: &Process,
         kind: Kind,
+        content: &mut dyn Content,
         paths: &mut Paths,
     ) -> Result<(), Errno> {
         let temporary = Self::create(place, process, kind, paths)?;
         let named = paths.temporary.as_c_str().ok_or(libc::ENAMETOOLONG);
-        let result = named.and_then(|named| match kind {
-            Kind::Nameless => {
-                temporary.publish(named, paths)?;
-                sys::unlink(named)
+        let result = named.and_then(|named| {
+            content.write(temporary.descriptor)?;
+            match kind {
+                Kind::Nameless => {
+                    temporary.publish(named, paths)?;
+                    sys::unlink(named)
+                }
+                Kind::Named => Ok(()),
             }
-            Kind::Named => Ok(()),
         });
         temporary.discard(paths);
         result

@@ -9,10 +9,10 @@ use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU8, Ordering};
 use firstfault_format::signals;
 
 use crate::context::Facts;
+use crate::handle;
 use crate::install::{self, Captured, Configuration, Places, Previous};
 use crate::stages::Depth;
 use crate::sys::{self, Errno};
-use crate::{foreign, handle};
 
 /// How much a snapshot disturbs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -101,7 +101,7 @@ fn action_over(previous: &libc::sigaction) -> libc::sigaction {
 /// Python/pylifecycle.c, `PyOS_setsig`.
 fn is_pythons(action: &libc::sigaction) -> bool {
     action.sa_flags & (libc::SA_NODEFER | libc::SA_RESTART) == 0
-        && install::is_in_module_of(action, foreign::python_dumper_address())
+        && install::is_in_module_of(action, install::interpreter_address())
 }
 
 fn requests() -> impl Iterator<Item = (i32, &'static Captured)> {

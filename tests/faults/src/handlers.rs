@@ -170,6 +170,25 @@ fn call_saved(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
     }
 }
 
+/// Installs a handler that is code made at run time: it returns.
+#[unsafe(no_mangle)]
+extern "C" fn install_code(signal: c_int) {
+    let code: &[u8] = if cfg!(target_arch = "x86_64") {
+        &[0xc3]
+    } else {
+        &[0xc0, 0x03, 0x5f, 0xd6]
+    };
+    unsafe {
+        let protection = libc::PROT_READ | libc::PROT_WRITE | libc::PROT_EXEC;
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+        let page = libc::mmap(null_mut(), PAGE, protection, flags, -1, 0);
+        std::ptr::copy_nonoverlapping(code.as_ptr(), page.cast(), code.len());
+        let mut action: libc::sigaction = std::mem::zeroed();
+        action.sa_sigaction = page as usize;
+        libc::sigaction(signal, &raw const action, null_mut());
+    }
+}
+
 /// Installs and removes a handler as old programs do, by signal(3): what is put back has lost its flags.
 #[unsafe(no_mangle)]
 extern "C" fn put_back_without_flags(signal: c_int) {

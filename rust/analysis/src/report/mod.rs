@@ -6,4 +6,4 @@ pub mod markdown;
 pub mod show;
 pub mod text;
 
-mod safe;
+pub mod safe;

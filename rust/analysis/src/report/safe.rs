@@ -5,7 +5,7 @@ use unicode_width::UnicodeWidthChar;
 
 /// Returns the text on one line: control characters, terminal escapes and marks that turn the direction of writing are
 /// shown as escapes; tabs and line ends become a space.
-pub(super) fn one_line(text: &str) -> String {
+pub fn one_line(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.trim_end().chars() {
         match c {
@@ -29,7 +29,7 @@ fn is_format(c: char) -> bool {
 }
 
 /// Returns the columns that a text takes on a terminal.
-pub(super) fn width(text: &str) -> usize {
+pub fn width(text: &str) -> usize {
     text.chars().map(columns).sum()
 }
 
@@ -44,7 +44,7 @@ fn columns(c: char) -> usize {
 
 /// Returns the text cut to so many columns, with `…` where something was cut: at the end, but a path keeps its end,
 /// where the rank and the file's name are.
-pub(super) fn cut(text: &str, most: usize) -> String {
+pub fn cut(text: &str, most: usize) -> String {
     if width(text) <= most {
         return text.to_owned();
     }
@@ -68,6 +68,32 @@ pub(super) fn cut(text: &str, most: usize) -> String {
     }
     out.push('…');
     out
+}
+
+/// Returns one line of text broken at spaces, where there are any, into lines of so many columns: the first one, and
+/// those after it. The last of at most `most` lines may be longer.
+pub fn wrapped(text: &str, first: usize, further: usize, most: usize) -> Vec<&str> {
+    let mut lines = Vec::new();
+    let mut rest = text;
+    loop {
+        let columns = if lines.is_empty() { first } else { further };
+        if lines.len() + 1 >= most || width(rest) <= columns {
+            lines.push(rest);
+            return lines;
+        }
+        let mut used = 0;
+        let mut end = rest.len();
+        for (at, c) in rest.char_indices() {
+            used += self::columns(c);
+            if used > columns {
+                end = at;
+                break;
+            }
+        }
+        let end = rest[..end].rfind(' ').filter(|&at| at > 0).unwrap_or(end);
+        lines.push(&rest[..end]);
+        rest = rest[end..].trim_start();
+    }
 }
 
 #[cfg(test)]

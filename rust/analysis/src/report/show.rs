@@ -2,7 +2,7 @@
 
 use super::safe;
 use crate::error::Error;
-use crate::failure::{Failure, Frame, NativeFrame, Section, Thread};
+use crate::failure::{Failure, Frame, Handlers, NativeFrame, Section, Thread};
 use crate::scan::read;
 use crate::symbolize::Symbolizer;
 use crate::{parse, traceback};
@@ -75,7 +75,9 @@ pub fn read(path: &Path) -> Result<Shown, Error> {
         };
         return Err(Error::not_a_file(path, what));
     }
-    let failure = read::with_file(path, |bytes| parse::error_file(path, bytes?))?;
+    let failure = read::with_file(read::Location::of(path), |bytes| {
+        parse::error_file(path, bytes?)
+    })?;
     Ok(look_up(path, failure))
 }
 
@@ -124,6 +126,7 @@ pub fn text(shown: &Shown, colour: bool) -> String {
         Some(section) => {
             page.head(shown, section);
             page.threads(shown, section);
+            page.handlers(&section.handlers);
         }
         None => page.callstack(&shown.callstack),
     }
@@ -150,25 +153,10 @@ impl Page {
     /// One text over a few lines, broken at spaces where there are any; further ones are indented.
     fn paragraph(&mut self, indent: usize, text: &str, most: usize) {
         let text = safe::one_line(text);
-        let mut rest = text.as_str();
-        for number in 1..=most {
-            let indent = indent + if number == 1 { 0 } else { 2 };
-            let columns = MAX_COLUMNS - indent;
-            if number == most || safe::width(rest) <= columns {
-                return self.line(indent, rest);
-            }
-            let mut used = 0;
-            let mut end = rest.len();
-            for (at, c) in rest.char_indices() {
-                used += safe::width(c.encode_utf8(&mut [0; 4]));
-                if used > columns {
-                    end = at;
-                    break;
-                }
-            }
-            let end = rest[..end].rfind(' ').filter(|&at| at > 0).unwrap_or(end);
-            self.line(indent, &rest[..end]);
-            rest = rest[end..].trim_start();
+        let columns = MAX_COLUMNS - indent;
+        let lines = safe::wrapped(&text, columns, columns - 2, most);
+        for (number, line) in lines.into_iter().enumerate() {
+            self.line(indent + if number == 0 { 0 } else { 2 }, line);
         }
     }
 
@@ -335,6 +323,43 @@ impl Page {
         }
     }
 
+    /// Who else handled crash signals; those with the same neighbours on one line.
+    fn handlers(&mut self, handlers: &[Handlers]) {
+        let mut groups: Vec<(String, Vec<&str>)> = Vec::new();
+        for found in handlers {
+            let above = found.above.as_deref().map(|above| {
+                let place = placed(above, found.above_symbol.as_deref());
+                if above.starts_with("SIG_") {
+                    format!("{place} in place of ours")
+                } else {
+                    format!("{place}, then ours")
+                }
+            });
+            let below = found.below.as_deref().map(|below| {
+                let place = placed(below, found.below_symbol.as_deref());
+                format!("then {place}")
+            });
+            let text = match (above, below) {
+                (Some(above), Some(below)) => format!("{above}, {below}"),
+                (Some(above), None) => above,
+                (None, Some(below)) => format!("ours, {below}"),
+                (None, None) => continue,
+            };
+            match groups.iter_mut().find(|(known, _)| *known == text) {
+                Some((_, signals)) => signals.push(&found.signal),
+                None => groups.push((text, vec![&found.signal])),
+            }
+        }
+        if groups.is_empty() {
+            return;
+        }
+        self.blank();
+        self.line(0, "SIGNAL HANDLERS");
+        for (text, signals) in groups.iter().take(MAX_GROUPS) {
+            self.paragraph(2, &format!("{}: {text}", signals.join(", ")), 4);
+        }
+    }
+
     fn notes(&mut self, shown: &Shown) {
         if shown.without_symbols.is_empty() && shown.notes.is_empty() {
             return;
@@ -365,6 +390,14 @@ fn named(thread: &Thread) -> String {
         .map(|tid| format!(" ({tid})"))
         .unwrap_or_default();
     format!("'{}'{id}", thread.name)
+}
+
+/// A handler as the record names it, its module's directory left out, with its function where that is known.
+fn placed(handler: &str, symbol: Option<&str>) -> String {
+    match symbol {
+        Some(symbol) => format!("{symbol} ({})", last(handler)),
+        None => last(handler).to_owned(),
+    }
 }
 
 fn last(path: &str) -> &str {

@@ -1,13 +1,15 @@
 //! Black boxes among the files: read, found elsewhere, told apart, and their processes looked for.
 
+use super::read::Location;
 use super::{Boxed, Evidence, FileRole, Record, SlotKey, read};
 use crate::black_box::{self, BlackBox, Fate};
 use std::collections::HashSet;
 use std::path::Path;
 
 /// Reads a file that is named like a black box.
-pub(super) fn read(path: &Path, slot: Option<SlotKey>, found: &mut Evidence) {
-    let parsed = read::with_file(path, |bytes| match bytes {
+pub(super) fn read(location: Location<'_>, slot: Option<SlotKey>, found: &mut Evidence) {
+    let path = location.path;
+    let parsed = read::with_file(location, |bytes| match bytes {
         Ok(bytes) => {
             let first = bytes.iter().take(80).copied().collect::<Vec<u8>>();
             black_box::parse(bytes).map_err(|reason| (reason, first))
@@ -33,7 +35,9 @@ fn whole(pointer: BlackBox) -> BlackBox {
         if !metadata.is_file() || metadata.len() != black_box::BOX_BYTES {
             return None;
         }
-        read::with_file(path, |bytes| black_box::parse(bytes.ok()?).ok())
+        read::with_file(Location::of(path), |bytes| {
+            black_box::parse(bytes.ok()?).ok()
+        })
     };
     let found = pointer.elsewhere.as_deref().and_then(read);
     found

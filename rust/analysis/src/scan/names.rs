@@ -2,10 +2,9 @@
 
 use super::SlotKey;
 use firstfault_format::files;
+use rustix::fs::FileType;
 use std::ffi::OsStr;
-use std::fs::FileType;
 use std::ops::Deref;
-use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -125,14 +124,18 @@ fn is_number(text: &str) -> bool {
     !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit())
 }
 
-/// Returns which worker directory an absolute path is, if it is one.
-pub(super) fn slot(absolute: &Path) -> Option<SlotKey> {
-    let local_rank = absolute.file_name()?.to_str()?.parse().ok()?;
-    let attempt = absolute.parent()?;
+/// Returns which attempt of which run an absolute path of a directory is, if it is one.
+pub(super) fn attempt(absolute: &Path) -> Option<(RunPath, u32)> {
+    let number = attempt_of(absolute)?;
+    Some((RunPath(absolute.parent()?.as_os_str().into()), number))
+}
+
+/// Returns which worker directory a directory of an attempt is, if it is one.
+pub(super) fn slot(name: &OsStr, run: &RunPath, attempt: u32) -> Option<SlotKey> {
     Some(SlotKey {
-        run: RunPath(attempt.parent()?.as_os_str().into()),
-        attempt: attempt_of(attempt)?,
-        local_rank,
+        run: run.clone(),
+        attempt,
+        local_rank: name.to_str()?.parse().ok()?,
     })
 }
 
@@ -166,16 +169,12 @@ pub(crate) fn run_id(run: &Path) -> String {
 
 /// Returns what a thing is that is no regular file.
 pub(super) fn kind_of(kind: FileType) -> &'static str {
-    if kind.is_dir() {
-        "a directory"
-    } else if kind.is_fifo() {
-        "a FIFO"
-    } else if kind.is_socket() {
-        "a socket"
-    } else if kind.is_char_device() || kind.is_block_device() {
-        "a device"
-    } else {
-        "something else"
+    match kind {
+        FileType::Directory => "a directory",
+        FileType::Fifo => "a FIFO",
+        FileType::Socket => "a socket",
+        FileType::CharacterDevice | FileType::BlockDevice => "a device",
+        _ => "something else",
     }
 }
 
@@ -221,13 +220,12 @@ mod tests {
 
     #[test]
     fn directories_tell_slots_and_runs() {
-        let key = slot(Path::new("/j/node0/job__kxbrcws/attempt_2/5")).unwrap();
-        assert_eq!(
-            (key.attempt, key.local_rank, run_id(&key.run).as_str()),
-            (2, 5, "job")
-        );
-        assert_eq!(slot(Path::new("/j/attempt_2/rank_5")), None);
-        assert_eq!(slot(Path::new("/j/runs/5")), None);
+        let (run, number) = attempt(Path::new("/j/node0/job__kxbrcws/attempt_2")).unwrap();
+        assert_eq!((number, run_id(&run).as_str()), (2, "job"));
+        let key = slot(OsStr::new("5"), &run, number).unwrap();
+        assert_eq!((&key.run, key.attempt, key.local_rank), (&run, 2, 5));
+        assert_eq!(slot(OsStr::new("rank_5"), &run, number), None);
+        assert_eq!(attempt(Path::new("/j/runs")), None);
         assert_eq!(run_id(Path::new("/j/short")), "short");
     }
 }

@@ -2,9 +2,12 @@
 
 use crate::error::Error;
 use crate::parse::begin;
+use rustix::fs::{CWD, Mode, OFlags, openat};
 use std::cell::RefCell;
+use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
 /// At most this much of an error file is read, in bytes; a larger one is damaged.
@@ -15,14 +18,50 @@ pub const MAX_LOG_BYTES: usize = 16 << 20;
 
 const BUFFER: usize = 64 << 10;
 
+/// Where a file is: a name in an open directory, which the kernel finds sooner than a path.
+#[derive(Clone, Copy)]
+pub(crate) struct Location<'a> {
+    directory: BorrowedFd<'a>,
+    name: &'a Path,
+    /// The same for people.
+    pub(crate) path: &'a Path,
+}
+
+impl<'a> Location<'a> {
+    pub(crate) fn of(path: &'a Path) -> Self {
+        Self {
+            directory: CWD,
+            name: path,
+            path,
+        }
+    }
+
+    pub(super) fn within(directory: &'a OwnedFd, name: &'a OsStr, path: &'a Path) -> Self {
+        Self {
+            directory: directory.as_fd(),
+            name: Path::new(name),
+            path,
+        }
+    }
+
+    fn open(&self) -> io::Result<File> {
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+        Ok(openat(self.directory, self.name, flags, Mode::empty())?.into())
+    }
+}
+
 /// Calls `use_bytes` with the whole content of an error file.
-pub(crate) fn with_file<T>(path: &Path, use_bytes: impl FnOnce(Result<&[u8], Error>) -> T) -> T {
+pub(crate) fn with_file<T>(
+    location: Location<'_>,
+    use_bytes: impl FnOnce(Result<&[u8], Error>) -> T,
+) -> T {
+    let path = location.path;
     thread_local! {
         // Ten thousand files of 3 KB need no ten thousand allocations.
         static SMALL: RefCell<Vec<u8>> = RefCell::new(vec![0; BUFFER]);
     }
     SMALL.with_borrow_mut(|buffer| {
-        let read = File::open(path).and_then(|mut file| {
+        let read = location.open().and_then(|mut file| {
             let length = fill(&mut file, buffer)?;
             let mut rest = Vec::new();
             if length == buffer.len() {

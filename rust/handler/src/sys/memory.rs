@@ -32,6 +32,11 @@ pub fn read_memory(address: u64, buffer: &mut [u8]) -> Result<(), Errno> {
     }
 }
 
+/// Returns whether the kernel or a filter has refused process_vm_readv(2) by now.
+pub fn is_memory_refused() -> bool {
+    IS_REFUSED.load(Ordering::Relaxed)
+}
+
 /// Source: process_vm_readv(2), of this process: no privilege is asked for.
 fn read_process(address: u64, buffer: &mut [u8]) -> Result<usize, Errno> {
     let local = libc::iovec {

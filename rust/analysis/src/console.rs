@@ -1,0 +1,364 @@
+//! One log in which many ranks speak in turns: a terminal's, a scheduler's, torchrun's with `--tee`.
+
+use crate::parse::begin;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+/// Ranks from here on are a mistake in a label, not ranks.
+const MAX_RANK: u32 = 1 << 20;
+
+/// At most so many ranks of one log are told apart.
+const MAX_RANKS: usize = 1 << 17;
+
+/// Of what one rank says the last so many bytes are kept, and the first sixteenth of that.
+const MAX_OUTPUT: usize = 256 << 10;
+
+/// What one log says of each rank.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Console {
+    pub(crate) path: PathBuf,
+    /// The lines of each rank, by what labels them.
+    pub(crate) ranks: BTreeMap<Label, Output>,
+    /// The lines that no label gives to a rank, and that are not the launcher's own.
+    pub(crate) unlabelled: Output,
+}
+
+/// Whose line it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Label {
+    /// `[rank3]:`, as torch's own hook for uncaught exceptions and its loggers write it.
+    Rank(u32),
+    /// `[default3]:`, as torchrun's `--tee` writes it: the rank on its host.
+    Local(u32),
+    /// `3:`, as `srun --label` writes it: the number of the task.
+    Task(u32),
+}
+
+/// Some lines of a log.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Output {
+    pub(crate) text: String,
+    /// The number of each line in the log, from 1.
+    pub(crate) lines: Vec<usize>,
+    /// Whether torch's hook for uncaught exceptions printed a traceback.
+    pub(crate) uncaught: bool,
+    /// How many bytes in the middle were left out.
+    pub(crate) cut: usize,
+}
+
+impl Output {
+    fn push(&mut self, line: &str, number: usize) {
+        self.text.push_str(begin(line, 4096));
+        self.text.push('\n');
+        self.lines.push(number);
+        if self.text.len() > 2 * MAX_OUTPUT {
+            self.shorten();
+        }
+    }
+
+    /// Leaves out whole lines of the middle.
+    fn shorten(&mut self) {
+        let (head, tail) = (MAX_OUTPUT / 16, self.text.len() - MAX_OUTPUT);
+        let after = |at: usize| {
+            self.text.as_bytes()[at..]
+                .iter()
+                .position(|&byte| byte == b'\n')
+        };
+        let (Some(from), Some(to)) = (after(head), after(tail)) else {
+            return;
+        };
+        let (from, to) = (head + from + 1, tail + to + 1);
+        let count = |text: &str| text.bytes().filter(|&byte| byte == b'\n').count();
+        let first = count(&self.text[..from]);
+        let gone = count(&self.text[from..to]);
+        self.lines.drain(first..first + gone);
+        self.text.drain(from..to);
+        self.cut += to - from;
+    }
+}
+
+/// Returns what a log says of each rank; `None` where nothing in it is anybody's last words.
+pub(crate) fn console(path: &Path, text: &str) -> Option<Console> {
+    let tasks = are_tasks(text);
+    let mut console = Console {
+        path: path.to_owned(),
+        ..Console::default()
+    };
+    let mut in_launcher = false;
+    for (index, raw) in text.lines().enumerate() {
+        let (label, line) = split(raw, tasks);
+        let Some(label) = label else {
+            // A launcher speaks at the end: its own traceback, then its summary.
+            in_launcher |= is_launcher(line);
+            if !in_launcher {
+                console.unlabelled.push(line, index + 1);
+            }
+            continue;
+        };
+        if !console.ranks.contains_key(&label) && console.ranks.len() >= MAX_RANKS {
+            continue;
+        }
+        let output = console.ranks.entry(label).or_default();
+        output.uncaught |=
+            matches!(label, Label::Rank(_)) && crate::traceback::is_start(line.trim());
+        output.push(line, index + 1);
+    }
+    console.settle();
+    let speaks = |output: &Output| {
+        crate::traceback::has_start(&output.text)
+            || crate::traceback::fatal(&output.text).is_some()
+            || crate::traceback::terminate(&output.text).is_some()
+    };
+    (console.ranks.values().any(speaks) || speaks(&console.unlabelled)).then_some(console)
+}
+
+impl Console {
+    /// Where torch's own labels stand inside a launcher's, the two are one rank.
+    fn settle(&mut self) {
+        let global = self
+            .ranks
+            .keys()
+            .any(|label| matches!(label, Label::Rank(_)));
+        let local = self
+            .ranks
+            .keys()
+            .any(|label| matches!(label, Label::Local(_)));
+        if !(global && local) {
+            return;
+        }
+        // With one host, which is where the numbers are the same.
+        let most = |of: fn(&Label) -> Option<u32>| self.ranks.keys().filter_map(of).max();
+        let ranks = most(|label| match label {
+            Label::Rank(rank) => Some(*rank),
+            _ => None,
+        });
+        let locals = most(|label| match label {
+            Label::Local(rank) => Some(*rank),
+            _ => None,
+        });
+        if ranks > locals {
+            return;
+        }
+        let numbers: Vec<u32> = (0..=locals.unwrap_or(0)).collect();
+        for number in numbers {
+            let Some(mut whole) = self.ranks.remove(&Label::Local(number)) else {
+                continue;
+            };
+            if let Some(last) = self.ranks.remove(&Label::Rank(number)) {
+                whole.merge(last);
+            }
+            self.ranks.insert(Label::Rank(number), whole);
+        }
+    }
+}
+
+impl Output {
+    /// Puts the lines of both in the order of the log.
+    fn merge(&mut self, other: Self) {
+        let lines = |output: &Self| -> Vec<(usize, String)> {
+            let texts = output.text.lines().map(str::to_owned);
+            output.lines.iter().copied().zip(texts).collect()
+        };
+        let mut all = lines(self);
+        all.extend(lines(&other));
+        all.sort_by_key(|(number, _)| *number);
+        *self = Self {
+            text: all.iter().flat_map(|(_, line)| [line, "\n"]).collect(),
+            lines: all.into_iter().map(|(number, _)| number).collect(),
+            uncaught: self.uncaught || other.uncaught,
+            cut: self.cut + other.cut,
+        };
+    }
+}
+
+/// Whether the numbers before a colon label the lines: nearly all of them have one.
+fn are_tasks(text: &str) -> bool {
+    let (mut all, mut labelled) = (0_usize, 0_usize);
+    for line in text
+        .lines()
+        .filter(|line| !line.trim().is_empty())
+        .take(2000)
+    {
+        all += 1;
+        labelled += usize::from(task(line).is_some());
+    }
+    all > 0 && labelled * 10 >= all * 9
+}
+
+/// Returns whose line it is, by the innermost label, and the line without labels.
+fn split(line: &str, tasks: bool) -> (Option<Label>, &str) {
+    let (mut label, mut rest) = (None, line);
+    if let Some((number, after)) = tasks.then(|| task(rest)).flatten() {
+        (label, rest) = (Some(Label::Task(number)), after);
+    }
+    // A cluster's log collector puts a time before each line.
+    let stamped = time_before(rest);
+    while let Some((name, number, after)) = bracketed(stamped.unwrap_or(rest)) {
+        let found = if name == "rank" {
+            Label::Rank(number)
+        } else {
+            Label::Local(number)
+        };
+        (label, rest) = (Some(found), after);
+        if stamped.is_some() {
+            break;
+        }
+    }
+    (label, rest)
+}
+
+/// Reads `[rank3]: rest`.
+fn bracketed(line: &str) -> Option<(&str, u32, &str)> {
+    let (name, rest) = line.strip_prefix('[')?.split_once("]:")?;
+    let letters = name.trim_end_matches(|c: char| c.is_ascii_digit());
+    let is_name = !letters.is_empty()
+        && letters.len() <= 32
+        && letters
+            .bytes()
+            .all(|byte| byte.is_ascii_alphabetic() || byte == b'_' || byte == b'-');
+    let number = name[letters.len()..].parse().ok()?;
+    (is_name && number < MAX_RANK).then_some((letters, number, without_blank(rest)))
+}
+
+/// Reads `3: rest`. Source: srun(1), `--label`
+fn task(line: &str) -> Option<(u32, &str)> {
+    let (number, rest) = line.trim_start_matches(' ').split_once(':')?;
+    let number = number.parse().ok().filter(|number| *number < MAX_RANK)?;
+    Some((number, without_blank(rest)))
+}
+
+/// Some put a blank after a label and some do not; tracebacks are indented by even numbers.
+fn without_blank(rest: &str) -> &str {
+    let blanks = rest.len() - rest.trim_start_matches(' ').len();
+    if blanks % 2 == 1 { &rest[1..] } else { rest }
+}
+
+/// Returns what follows a time such as `2026-11-29T20:01:41.461Z `.
+fn time_before(line: &str) -> Option<&str> {
+    let (time, rest) = line.split_once(' ')?;
+    let is_time = time.len() >= 19
+        && time.as_bytes()[..4].iter().all(u8::is_ascii_digit)
+        && time.as_bytes()[4] == b'-'
+        && time.as_bytes()[10] == b'T';
+    is_time.then_some(rest)
+}
+
+/// Whether a launcher wrote a line, or is about to. Source: torch/distributed/elastic/agent, multiprocessing/api.py
+fn is_launcher(line: &str) -> bool {
+    const PLACES: &[&str] = &[
+        "torch/distributed/elastic/",
+        "torch/distributed/run.py",
+        "torch.distributed.elastic",
+    ];
+    PLACES.iter().any(|place| line.contains(place)) && !line.starts_with(' ')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(text: &str) -> Console {
+        console(Path::new("a"), text).unwrap()
+    }
+
+    const TRACEBACK: &str = "Traceback (most recent call last):\n  File \"t.py\", line 1, in main\nValueError: bad batch\n";
+
+    fn labelled(label: &str, text: &str) -> String {
+        text.lines()
+            .map(|line| format!("{label}{line}\n"))
+            .collect()
+    }
+
+    #[test]
+    fn each_label_has_lines_of_its_own() {
+        let mut lines: Vec<String> = Vec::new();
+        // In turns, line by line.
+        for line in TRACEBACK.lines() {
+            lines.push(format!("[rank3]: {line}"));
+            lines.push(format!("[rank12]:{line}"));
+        }
+        let console = read(&lines.join("\n"));
+        let of = |rank| &console.ranks[&Label::Rank(rank)];
+        assert_eq!(
+            (of(3).text.as_str(), of(12).text.as_str()),
+            (TRACEBACK, TRACEBACK)
+        );
+        assert_eq!(
+            (&of(3).lines[..], &of(12).lines[..]),
+            (&[1, 3, 5][..], &[2, 4, 6][..])
+        );
+        assert!(of(3).uncaught);
+    }
+
+    #[test]
+    fn labels_of_launchers_and_schedulers() {
+        for (label, expected) in [
+            ("[default3]:", Label::Local(3)),
+            ("[trainer3]: ", Label::Local(3)),
+            ("3: ", Label::Task(3)),
+            (" 3: ", Label::Task(3)),
+            ("2026-11-29T20:01:41.461Z [rank3]: ", Label::Rank(3)),
+            ("1: [rank3]: ", Label::Rank(3)),
+        ] {
+            let console = read(&labelled(label, TRACEBACK));
+            assert_eq!(console.ranks[&expected].text, TRACEBACK, "{label}");
+        }
+    }
+
+    #[test]
+    fn a_label_inside_a_label_on_one_host_is_the_same_rank() {
+        let text =
+            labelled("[default2]:", "step 1\n") + &labelled("[default2]:[rank2]: ", TRACEBACK);
+        let console = read(&text);
+        assert_eq!(console.ranks.len(), 1);
+        let output = &console.ranks[&Label::Rank(2)];
+        assert_eq!(output.text, format!("step 1\n{TRACEBACK}"));
+        assert!(output.uncaught && output.lines == [1, 2, 3, 4]);
+    }
+
+    #[test]
+    fn what_looks_like_a_label_is_none() {
+        for text in [
+            "epoch: 3\n",
+            "[2026-11-29 10:00:00]: x\n",
+            "7: only now and then\nplain\nplain\n",
+            "[W130]: x y\n",
+        ] {
+            let console = read(&format!("{text}{TRACEBACK}"));
+            let tasks = console
+                .ranks
+                .keys()
+                .any(|label| !matches!(label, Label::Local(130)));
+            assert!(!tasks, "{:?}", console.ranks.keys());
+            assert!(console.unlabelled.text.ends_with(TRACEBACK));
+        }
+    }
+
+    #[test]
+    fn a_launchers_own_words_are_nobodys() {
+        let text = format!(
+            "{TRACEBACK}E1129 22:14:50.7 5255 torch/distributed/elastic/multiprocessing/api.py:1002] failed (exitcode: 1) local_rank: 0 (pid: 5) of binary: python\n{TRACEBACK}"
+        );
+        assert_eq!(read(&text).unlabelled.text, TRACEBACK);
+    }
+
+    #[test]
+    fn a_long_log_keeps_the_head_and_the_end_of_each() {
+        let noise = "[rank1]: x y z\n".repeat(100_000);
+        let text = format!(
+            "[rank1]: first\n{noise}{}",
+            labelled("[rank1]: ", TRACEBACK)
+        );
+        let console = read(&text);
+        let output = &console.ranks[&Label::Rank(1)];
+        assert!(output.text.starts_with("first\n") && output.text.ends_with(TRACEBACK));
+        assert!(output.text.len() <= 2 * MAX_OUTPUT && output.cut > 0);
+        assert_eq!(output.lines.len(), output.text.lines().count());
+        assert_eq!(output.lines.last(), Some(&100_004));
+    }
+
+    #[test]
+    fn talk_is_no_end() {
+        assert_eq!(console(Path::new("a"), "[rank0]: step 1\nloss 2\n"), None);
+    }
+}

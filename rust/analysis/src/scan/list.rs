@@ -1,0 +1,59 @@
+//! Lists directories: four system calls each, and no allocation but for the names.
+
+use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, RawDir, openat, statat};
+use std::cell::RefCell;
+use std::ffi::{CStr, OsStr};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+/// Room for some hundred entries at a time; a name has at most 255 bytes.
+const BUFFER: usize = 32 << 10;
+
+/// One name in a directory.
+pub(super) struct Entry {
+    name: Box<[u8]>,
+    pub(super) kind: FileType,
+}
+
+impl Entry {
+    pub(super) fn name(&self) -> &OsStr {
+        OsStr::from_bytes(&self.name)
+    }
+}
+
+/// Returns a directory, open, and what is in it, in no order.
+///
+/// What cannot be read any further ends the list; a path that is no directory, or may not be listed, is an error.
+pub(super) fn list(path: &Path) -> io::Result<(OwnedFd, Vec<Entry>)> {
+    thread_local! {
+        static ROOM: RefCell<Vec<u8>> = RefCell::new(Vec::with_capacity(BUFFER));
+    }
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::NONBLOCK;
+    let directory = openat(CWD, path, flags, Mode::empty())?;
+    let mut entries = Vec::new();
+    ROOM.with_borrow_mut(|room| {
+        let mut listing = RawDir::new(&directory, room.spare_capacity_mut());
+        while let Some(Ok(entry)) = listing.next() {
+            let name = entry.file_name();
+            if name == c"." || name == c".." {
+                continue;
+            }
+            entries.push(Entry {
+                name: name.to_bytes().into(),
+                kind: kind(&directory, name, entry.file_type()),
+            });
+        }
+    });
+    Ok((directory, entries))
+}
+
+/// Some file systems do not tell the kinds of files as they list them. Source: getdents(2), `DT_UNKNOWN`
+fn kind(directory: &OwnedFd, name: &CStr, told: FileType) -> FileType {
+    if told != FileType::Unknown {
+        return told;
+    }
+    statat(directory, name, AtFlags::SYMLINK_NOFOLLOW)
+        .map_or(told, |status| FileType::from_raw_mode(status.st_mode))
+}

@@ -1,0 +1,203 @@
+//! What logs in which many ranks speak add to a job: the last words of ranks that left nothing else.
+
+use crate::assemble::{HostKey, Job, RankEvidence};
+use crate::console::{Console, Label, Output};
+use crate::logs::AgentLog;
+use crate::traceback;
+use std::collections::BTreeMap;
+use std::path::Path;
+
+impl Job {
+    pub(crate) fn add_consoles(&mut self, consoles: Vec<Console>, agents: &[AgentLog]) {
+        let mut nobodys: Vec<(Console, Vec<usize>)> = Vec::new();
+        let mut lost = 0;
+        for mut console in consoles {
+            let agent = agents.iter().find(|agent| agent.path == console.path);
+            // The lines at which one attempt ended and the next began.
+            let ends: Vec<usize> = agent
+                .iter()
+                .flat_map(|agent| &agent.failed)
+                .map(|failed| failed.line)
+                .collect();
+            let ends = ends.split_last().map_or(&[][..], |(_, ends)| ends).to_vec();
+            let numbers = Numbering::of(&console, agent);
+            for (label, output) in std::mem::take(&mut console.ranks) {
+                match numbers.rank(label) {
+                    Some((rank, assumed)) => {
+                        for (attempt, part) in attempts(output, &ends) {
+                            self.add_words(attempt, rank, assumed, part, &console.path);
+                        }
+                    }
+                    None => lost += 1,
+                }
+            }
+            if let Some(rank) = rank_of_name(&console.path) {
+                let output = std::mem::take(&mut console.unlabelled);
+                self.add_words(0, rank, false, output, &console.path);
+            } else if !console.unlabelled.text.is_empty() {
+                nobodys.push((console, ends));
+            }
+        }
+        if lost > 0 {
+            self.notes.push(format!(
+                "the words of {} are left out: their labels do not tell a rank",
+                crate::decide::count(lost, "process label")
+            ));
+        }
+        for (console, ends) in nobodys {
+            self.add_nobodys(console, &ends);
+        }
+    }
+
+    fn add_words(&mut self, attempt: u32, rank: u32, assumed: bool, output: Output, path: &Path) {
+        if output.text.is_empty() {
+            return;
+        }
+        let host = HostKey::Name(String::new());
+        let evidence = self.rank(attempt, rank, None, host);
+        if evidence.record.is_none() && (evidence.output.is_empty() || evidence.by_summary) {
+            evidence.assumed |= assumed;
+            evidence.set_words(&output, path);
+        }
+    }
+
+    /// Words without a label are those of a rank that ended by itself, and of which nothing else is known but that.
+    fn add_nobodys(&mut self, console: Console, ends: &[usize]) {
+        let path = console.path;
+        if self.attempts.is_empty() {
+            let host = HostKey::Name(String::new());
+            let evidence = self.rank(0, 0, None, host);
+            (evidence.nameless, evidence.assumed) = (true, true);
+            evidence.set_words(&console.unlabelled, &path);
+            evidence.output_shared = true;
+            return;
+        }
+        for (attempt, part) in attempts(console.unlabelled, ends) {
+            let ranks = self
+                .attempts
+                .get_mut(&attempt)
+                .into_iter()
+                .flat_map(BTreeMap::values_mut);
+            let silent = ranks.filter(|rank| rank.record.is_none() && rank.output.is_empty());
+            let from_here = |rank: &&mut RankEvidence| {
+                rank.status.as_ref().is_some_and(|status| {
+                    status.value != 0 && !status.by_launcher() && of_file(&status.source, &path)
+                })
+            };
+            for rank in silent.filter(from_here) {
+                rank.set_words(&part, &path);
+                rank.output_shared = true;
+            }
+        }
+    }
+}
+
+impl RankEvidence {
+    fn set_words(&mut self, output: &Output, path: &Path) {
+        self.output = traceback::strip_prefixes(&output.text).into_owned();
+        self.output_path = Some(path.to_owned());
+        self.output_lines.clone_from(&output.lines);
+        (self.uncaught, self.by_summary) = (output.uncaught, false);
+    }
+}
+
+/// How the labels of one log number the ranks.
+struct Numbering {
+    /// The rank of local rank 0.
+    base: Option<u32>,
+    has_ranks: bool,
+    tasks_are_hosts: bool,
+}
+
+impl Numbering {
+    fn of(console: &Console, agent: Option<&AgentLog>) -> Self {
+        let entry = agent.and_then(|agent| agent.entries.first());
+        Self {
+            base: entry.and_then(|entry| entry.rank.checked_sub(entry.local_rank)),
+            has_ranks: console
+                .ranks
+                .keys()
+                .any(|label| matches!(label, Label::Rank(_))),
+            // Under a launcher a task is a node, and what it says is what all its ranks say.
+            tasks_are_hosts: agent.is_some(),
+        }
+    }
+
+    /// Returns the rank, and whether it is no more than likely.
+    fn rank(&self, label: Label) -> Option<(u32, bool)> {
+        match label {
+            Label::Rank(rank) => Some((rank, false)),
+            // Beside labels that tell the rank these are of several hosts.
+            Label::Local(_) if self.has_ranks => None,
+            Label::Local(local) => Some((
+                self.base.unwrap_or(0).saturating_add(local),
+                self.base.is_none(),
+            )),
+            Label::Task(_) if self.tasks_are_hosts || self.has_ranks => None,
+            Label::Task(task) => Some((task, false)),
+        }
+    }
+}
+
+/// Returns the parts of an output by the attempt in which they were said.
+fn attempts(output: Output, ends: &[usize]) -> Vec<(u32, Output)> {
+    if ends.is_empty() {
+        return vec![(0, output)];
+    }
+    let mut parts: BTreeMap<u32, Output> = BTreeMap::new();
+    for (&number, line) in output.lines.iter().zip(output.text.lines()) {
+        let attempt = u32::try_from(ends.partition_point(|&end| end < number)).unwrap_or(u32::MAX);
+        let part = parts.entry(attempt).or_default();
+        part.text.push_str(line);
+        part.text.push('\n');
+        part.lines.push(number);
+        part.uncaught = output.uncaught;
+    }
+    parts.into_iter().collect()
+}
+
+/// Reads `rank3.log`, `rank_3.out`, `train-rank-3.txt`.
+fn rank_of_name(path: &Path) -> Option<u32> {
+    let name = path.file_name()?.to_str()?;
+    let (before, after) = name.rsplit_once("rank")?;
+    if before.ends_with(|c: char| c.is_ascii_alphanumeric()) {
+        return None;
+    }
+    let digits = after.trim_start_matches(['_', '-']);
+    let end = digits
+        .find(|c: char| !c.is_ascii_digit())
+        .unwrap_or(digits.len());
+    digits[..end]
+        .parse()
+        .ok()
+        .filter(|_| !digits[end..].starts_with(|c: char| c.is_ascii_alphabetic()))
+}
+
+fn of_file(source: &str, path: &Path) -> bool {
+    let name = path.file_name().map(|name| name.to_string_lossy());
+    name.is_some_and(|name| {
+        source
+            .rsplit_once(':')
+            .is_some_and(|(file, _)| file == name)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_tell_ranks() {
+        for (name, expected) in [
+            ("rank3.log", Some(3)),
+            ("train-rank_12.out", Some(12)),
+            ("rank-0.txt", Some(0)),
+            ("frank3.log", None),
+            ("rank.log", None),
+            ("rank3b.log", None),
+            ("node0.log", None),
+        ] {
+            assert_eq!(rank_of_name(Path::new(name)), expected, "{name}");
+        }
+    }
+}

@@ -1,0 +1,155 @@
+//! What kernels and schedulers say, in whatever log: who killed it, whose hardware failed, who ended the job.
+
+mod common;
+
+use common::{Job, PEER, SECOND, START, cause, ours};
+use firstfault_analysis::Report;
+use firstfault_analysis::schema::Confidence;
+
+const KILLED: &str =
+    "E1 api.py:1002] failed (exitcode: -9) local_rank: 2 (pid: 4711) of binary: python\n";
+
+fn victims(job: &Job, ranks: &[u32]) {
+    for &rank in ranks {
+        let record = ours(rank, PEER, START + SECOND + i64::from(rank));
+        job.record(&format!("rank_{rank}.node{}.1.json", rank / 2), &record);
+    }
+}
+
+fn killed(job: &Job) {
+    victims(job, &[0, 1, 3]);
+    job.write("agent.err", KILLED);
+}
+
+fn evidence(report: &Report) -> String {
+    report.root_cause.as_ref().unwrap().evidence.join("\n")
+}
+
+#[test]
+fn a_kernel_that_killed_the_process_says_so() {
+    let job = Job::new("oom");
+    killed(&job);
+    assert_eq!(cause(&job.report()).1, "killed_unknown");
+    let line = "[8.1] Memory cgroup out of memory: Killed process 4711 (python3) total-vm:9kB";
+    job.write("dmesg.txt", format!("x\n{line}\n"));
+    let found = job.report();
+    assert_eq!(
+        cause(&found),
+        (Some(2), "host_oom_killed", Confidence::High)
+    );
+    assert!(
+        evidence(&found).contains("dmesg.txt:2"),
+        "{}",
+        evidence(&found)
+    );
+}
+
+#[test]
+fn a_kill_of_another_process_explains_nothing() {
+    let job = Job::new("oom-other");
+    killed(&job);
+    job.write("dmesg.txt", "Out of memory: Killed process 99 (other)\n");
+    assert_eq!(cause(&job.report()).1, "killed_unknown");
+}
+
+#[test]
+fn a_kill_of_a_dataloader_worker_is_why_its_rank_failed() {
+    let job = Job::new("oom-worker");
+    victims(&job, &[0, 1, 3]);
+    let error = "RuntimeError: DataLoader worker (pid 4242) is killed by signal: Killed. ";
+    job.record("rank_2.node1.1.json", &ours(2, error, START));
+    assert_eq!(cause(&job.report()).1, "dataloader_worker_died");
+    job.write(
+        "dmesg.txt",
+        "Out of memory: Killed process 4242 (pt_data_worker)\n",
+    );
+    assert_eq!(
+        cause(&job.report()),
+        (Some(2), "host_oom_killed", Confidence::High)
+    );
+}
+
+#[test]
+fn slurm_counts_kills_without_a_process() {
+    let job = Job::new("oom-slurm");
+    killed(&job);
+    job.write("slurm-1.out", "slurmstepd: error: Detected 1 oom_kill event in StepId=1.0. Some of the step tasks have been OOM Killed.\n");
+    let found = job.report();
+    let (rank, category, _) = cause(&found);
+    assert_eq!((rank, category), (Some(2), "host_oom_killed"));
+}
+
+const LIMIT: &str = "slurmstepd: error: *** STEP 1.0 ON node0 CANCELLED AT 2026-11-29T20:00:00 DUE TO TIME LIMIT ***\n";
+
+#[test]
+fn a_scheduler_that_ended_the_job_is_the_cause() {
+    for (line, category) in [
+        (LIMIT.to_owned(), "time_limit"),
+        (LIMIT.replace("TIME LIMIT", "PREEMPTION"), "preempted"),
+        (LIMIT.replace(" DUE TO TIME LIMIT", ""), "interrupted"),
+    ] {
+        let job = Job::new("scheduler");
+        job.write("slurm-1.out", &line);
+        job.write(
+            "agent.err",
+            "W1 api.py:753] Received 15 death signal, shutting down workers\n",
+        );
+        let found = job.report();
+        assert_eq!(cause(&found), (None, category, Confidence::High), "{line}");
+        assert!(found.root_cause.unwrap().title.contains("CANCELLED"));
+    }
+}
+
+#[test]
+fn a_rank_that_failed_by_itself_before_is_not_explained_by_the_scheduler() {
+    let job = Job::new("scheduler-after");
+    victims(&job, &[0, 1, 3]);
+    job.record(
+        "rank_2.node1.1.json",
+        &ours(2, "ValueError: bad batch", START),
+    );
+    job.write("slurm-1.out", LIMIT);
+    assert_eq!(
+        cause(&job.report()),
+        (Some(2), "python_exception", Confidence::High)
+    );
+}
+
+#[test]
+fn a_node_that_the_scheduler_lost_is_named() {
+    let job = Job::new("node");
+    victims(&job, &[0, 1]);
+    job.write("slurm-1.out", "srun: error: Node failure on node7\n");
+    let found = job.report();
+    assert_eq!(cause(&found).1, "host_lost");
+    assert!(evidence(&found).contains("node7"), "{}", evidence(&found));
+}
+
+#[test]
+fn broken_hardware_on_the_host_of_the_failure_is_the_cause() {
+    let xid = |host: &str| {
+        format!("Nov 29 16:33:26 {host} kernel: NVRM: Xid (PCI:0000:3b:00): 94, pid=8, Contained\n")
+    };
+    for (host, category, sure) in [
+        ("node1", "ecc_error", Confidence::High),
+        ("node0", "illegal_memory_access", Confidence::Low),
+    ] {
+        let job = Job::new("xid");
+        victims(&job, &[0, 1, 3]);
+        let error = "RuntimeError: CUDA error: an illegal memory access was encountered";
+        job.record("rank_2.node1.1.json", &ours(2, error, START));
+        job.write("kern.log", xid(host));
+        assert_eq!(cause(&job.report()), (Some(2), category, sure), "{host}");
+    }
+}
+
+#[test]
+fn what_the_kernel_says_alone_is_told() {
+    let job = Job::new("alone");
+    job.write(
+        "dmesg.log",
+        "NVRM: Xid (PCI:0000:3b:00): 79, pid=1, GPU has fallen off the bus.\n",
+    );
+    let found = job.report();
+    assert_eq!(cause(&found), (None, "gpu_lost", Confidence::Low));
+}

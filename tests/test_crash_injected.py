@@ -104,14 +104,21 @@ def test_a_stage_s_calls_fail(directory: Path, stage: str, kind: str) -> None:
     check_sections(record, "")
 
 
-@pytest.mark.parametrize("kind", STATUS)
+# Seconds each: the budgets of all stages.
+LONG = [
+    kind if kind == "fault" else pytest.param(kind, marks=pytest.mark.slow)
+    for kind in STATUS
+]
+
+
+@pytest.mark.parametrize("kind", LONG)
 def test_every_stage_is_cut_short(directory: Path, kind: str) -> None:
     """Ten frames of the handler on one alternate stack, and nothing to show for it."""
     ended = end(directory, f"all:{kind}")
     assert ended.files == []
 
 
-@pytest.mark.parametrize("kind", STATUS)
+@pytest.mark.parametrize("kind", LONG)
 def test_all_but_the_last_are_cut_short(directory: Path, kind: str) -> None:
     plans = [f"{stage}:{kind}" for stage in TOLD]
     record = the_record(end(directory, *plans))

@@ -84,7 +84,8 @@ def test_a_stage_faults_or_hangs(
     assert (ours.status, ours.files) == (-SIGSEGV, ["error.json"])
     record = ours.record()
     assert record["firstfault"]["signal"]["address"] == "0x10"
-    assert record["firstfault"]["threads_total"] == 4 + what.startswith("other")
+    others = 4 if what.startswith("other") else 3
+    assert record["firstfault"]["threads_total"] == (6 if others == 4 else 4)
     # A fault of the dumper in a parked thread is ours, and no crash of that thread.
     assert "other_crashes" not in record["firstfault"]
     found = stages(record)
@@ -93,6 +94,9 @@ def test_a_stage_faults_or_hangs(
     assert set(found.values()) == {"ok"}
     if what.startswith("other"):
         assert "main" in functions(crashed_thread(record))
+    threads = [functions(thread) for thread in record["firstfault"]["threads"]]
+    # What one dump has cost itself, it costs no other.
+    assert sum("waiting" in found for found in threads) == others
 
 
 @pytest.mark.parametrize("fault", TOGETHER)

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     )
     from firstfault._errors import FirstfaultError, MissingMessageError
     from firstfault._failures import ChildFailedError, ProcessFailure
+    from firstfault._native_threads import protect_native_threads
     from firstfault._record import record
 
 __all__ = [
@@ -35,6 +36,7 @@ __all__ = [
     "breadcrumb",
     "doctor",
     "get_error_handler",
+    "protect_native_threads",
     "record",
     "set_error_handler",
     "step",
@@ -49,6 +51,7 @@ _HOMES = {
     "breadcrumb": "_black_box",
     "doctor": "_doctor",
     "get_error_handler": "_error_handler",
+    "protect_native_threads": "_native_threads",
     "record": "_record",
     "set_error_handler": "_error_handler",
     "step": "_black_box",

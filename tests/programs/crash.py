@@ -8,6 +8,7 @@ which is called with the GIL held if ``held.`` stands before its name.
 
 import ctypes
 import faulthandler
+import importlib
 import importlib.util
 import os
 import resource
@@ -132,6 +133,15 @@ class Steps:
             threading.Thread(target=churning, args=(started,), daemon=True).start()
         for _ in range(int(count)):
             started.acquire()
+
+    @staticmethod
+    def asleep(count: str) -> None:
+        """Wait until so many threads sleep."""
+        tasks = Path("/proc/self/task")
+        while sum(") S " in stat.read_text() for stat in tasks.glob("*/stat")) < int(
+            count
+        ):
+            os.sched_yield()
 
     @staticmethod
     def ready(descriptor: str) -> None:
@@ -317,6 +327,53 @@ class Steps:
         released.in_bare_thread(library_function(function))
 
     @staticmethod
+    def held_native_thread(function: str) -> None:
+        """Wait for a thread of the library's with the GIL held."""
+        held.in_native_thread(library_function(function))
+
+    @staticmethod
+    def tell_waiting(function: str) -> None:
+        released.tell_waiting(library_function(function))
+
+    @staticmethod
+    def protect(expected: str) -> None:
+        """Protect the native threads, and compare how many they are."""
+        import firstfault
+
+        found = firstfault.protect_native_threads()
+        assert found == int(expected), found
+
+    @staticmethod
+    def keep_protecting() -> None:
+        """Protect the native threads again and again, meanwhile."""
+        import firstfault
+
+        began = threading.Semaphore(0)
+
+        def protecting() -> None:
+            while True:
+                firstfault.protect_native_threads()
+                began.release()
+
+        threading.Thread(target=protecting, daemon=True).start()
+        began.acquire()
+
+    @staticmethod
+    def without_main(function: str) -> None:
+        released.fault_without_main(library_function(function))
+
+    @staticmethod
+    def sub_interpreter(*source: str) -> None:
+        """Run source in an interpreter of its own, in this thread."""
+        if sys.version_info >= (3, 13):
+            interpreters = importlib.import_module("_interpreters")
+            interpreter = interpreters.create("legacy")
+        else:
+            interpreters = importlib.import_module("_xxsubinterpreters")
+            interpreter = interpreters.create(isolated=False)
+        interpreters.run_string(interpreter, ":".join(source))
+
+    @staticmethod
     def libc(function: str) -> None:
         """Call one of the functions by which glibc ends a process."""
         call = getattr(ctypes.CDLL(None), function)
@@ -375,6 +432,7 @@ class Steps:
         if whose == "other":
             threading.Thread(target=other, daemon=True).start()
             started.acquire()
+            Steps.threads("1")
         else:
             states.append(get())
         # With the GIL held, nobody else trips over it before the crash.

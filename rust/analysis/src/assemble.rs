@@ -147,7 +147,10 @@ impl RankEvidence {
 
 /// Returns the job that the evidence tells of; where it tells of several, the one with the latest failure.
 pub(crate) fn assemble(mut evidence: Evidence, options: &Options) -> Job {
-    let mut job = Job::default();
+    let mut job = Job {
+        notes: std::mem::take(&mut evidence.notes),
+        ..Job::default()
+    };
     one_run(&mut evidence, &mut job);
     let others = crate::runs::latest(&mut evidence);
     if !others.is_empty() {

@@ -347,12 +347,15 @@ pub struct Thread {
     /// Its name, at most 15 bytes.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub name: String,
-    /// Its state, as proc(5) spells it.
+    /// Its state before it was stopped to be recorded, as proc(5) spells it: `S (sleeping)`.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub state: String,
+    /// False for a thread that did not stop, and so has no stacks here.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub answered: Option<bool>,
     /// Whether this is the thread that took the signal.
     pub crashed: bool,
-    /// Whether it held the GIL, where known.
+    /// Whether it held the GIL (of its interpreter), where known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub holds_gil: Option<bool>,
     /// The Python stack.

@@ -32,6 +32,7 @@ mod console;
 mod decide;
 mod ending;
 mod explain;
+mod hang;
 mod hosts;
 mod launchers;
 mod numbers;

@@ -160,6 +160,11 @@ pub fn rules() -> &'static Rules {
     &RULES
 }
 
+fn host_texts(rules: &[Rule]) -> impl Iterator<Item = &String> {
+    let of_hosts = rules.iter().filter(|rule| rule.role == Role::Host);
+    of_hosts.flat_map(|rule| &rule.text)
+}
+
 impl Rules {
     fn parse(text: &str) -> Result<Self, String> {
         let RuleFile { rule: rules } = toml::from_str(text).map_err(|error| error.to_string())?;
@@ -168,8 +173,7 @@ impl Rules {
             literals.extend(&rule.text);
             owners.resize(literals.len(), index);
         }
-        let of_hosts = rules.iter().filter(|rule| rule.role == Role::Host);
-        let host_literals: Vec<&String> = of_hosts.flat_map(|rule| &rule.text).collect();
+        let host_literals: Vec<&String> = host_texts(&rules).collect();
         let automaton = |literals: &[&String]| {
             AhoCorasick::builder()
                 .match_kind(MatchKind::Standard)
@@ -200,6 +204,11 @@ impl Rules {
             .iter()
             .find(|rule| rule.id == id)
             .expect("the id is in rules.toml")
+    }
+
+    /// Returns the literals of rules about hosts.
+    pub(crate) fn host_texts(&self) -> impl Iterator<Item = &str> {
+        host_texts(&self.rules).map(String::as_str)
     }
 
     /// Returns where in a log literals of rules about hosts are, and how long they are.

@@ -17,6 +17,7 @@ impl Attempt<'_> {
         }
         self.pointed_at(&timeouts)
             .or_else(|| self.preempted())
+            .or_else(|| self.odd_one_out())
             .or_else(|| self.silent(&timeouts))
             .or_else(|| self.left_early())
             .or_else(|| self.nobody(&timeouts))
@@ -94,7 +95,7 @@ impl Attempt<'_> {
             rule,
             confidence: Confidence::Medium,
             also: Vec::new(),
-            suspects: Vec::new(),
+            suspects: self.stood_apart(),
             reasons,
         })
     }

@@ -5,8 +5,9 @@
 #![no_std]
 
 use firstfault_handler::install::{self, Configuration, Places};
+use firstfault_handler::python_state::Functions;
 use firstfault_handler::termination::{self, Snapshot};
-use firstfault_handler::{black_box, foreign, handle};
+use firstfault_handler::{black_box, foreign, handle, python_state};
 
 unsafe extern "C" {
     fn firstfault_panic_reached() -> !;
@@ -38,6 +39,7 @@ pub unsafe extern "C" fn firstfault_audit_setup(
     preceded_by: &'static &'static [u8],
     guard: &'static black_box::Guard,
     places: &'static Places,
+    functions: &Functions,
     action: &libc::sigaction,
     signal: core::ffi::c_int,
     is_known: bool,
@@ -47,5 +49,6 @@ pub unsafe extern "C" fn firstfault_audit_setup(
     install::set_preceded_by(preceded_by);
     black_box::publish(guard);
     foreign::take_python_dumper(signal, signal);
+    python_state::configure(functions);
     install::remember(signal, *action, is_known).is_ok()
 }

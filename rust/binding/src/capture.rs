@@ -128,6 +128,15 @@ pub(crate) fn give_alternate_stack() -> Result<()> {
     guard(|| Ok(capture::give_alternate_stack()?))
 }
 
+/// Give the threads of this process that have none an alternate signal stack; return to how many.
+///
+/// Raises:
+///     OSError: There is no memory for them, or no real-time signal is free.
+#[pyfunction]
+pub(crate) fn protect_native_threads() -> Result<usize> {
+    guard(|| Ok(capture::protect_native_threads()?))
+}
+
 /// Let a later crash record mention, in `preceded_by`, a failure that the process survived. At most eight are kept.
 ///
 /// Args:

@@ -3,6 +3,7 @@
 mod black_box;
 mod capture;
 mod error;
+mod interpreter;
 mod interpreter_end;
 mod python_stack;
 mod reading;
@@ -15,8 +16,13 @@ mod _native {
     #[pymodule_export]
     use crate::capture::{
         activate, after_fork, clock, commit, give_alternate_stack, held, identity, precede,
-        reassert, replace,
+        protect_native_threads, reassert, replace,
     };
     #[pymodule_export]
     use crate::reading::{doctor, is_collateral, modules_to_import, run_cli, signal_name};
+
+    #[pymodule_init]
+    fn init(module: &pyo3::Bound<'_, pyo3::types::PyModule>) -> pyo3::PyResult<()> {
+        crate::interpreter::require_main(pyo3::Bound::py(module))
+    }
 }

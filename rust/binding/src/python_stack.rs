@@ -18,6 +18,7 @@ pub(crate) fn prepare(py: Python<'_>) -> PyResult<()> {
     options.set_item("chain", false)?;
     py.import("faulthandler")?
         .call_method("register", (preparation.signal(),), Some(&options))?;
-    preparation.finish();
+    let version = py.version_info();
+    preparation.finish((version.major, version.minor));
     Ok(())
 }

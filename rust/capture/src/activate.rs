@@ -13,6 +13,7 @@ use firstfault_handler::{abort, error_file, handle};
 
 use crate::black_box;
 use crate::identity::Identity;
+use crate::panics;
 use crate::record;
 use crate::target::{self, Claim, Target};
 use crate::threads;
@@ -175,6 +176,7 @@ fn arm(targets: &[Target]) -> io::Result<()> {
         *armed = Some((targets.to_vec(), identity));
     }
     abort::install();
+    panics::end_stages();
     firstfault_unwind::prepare();
     threads::give_alternate_stack()?;
     install::install(0).map_err(errno)

@@ -1,5 +1,6 @@
 //! Takes CPython's dumper of Python stacks out of a signal's action.
 
+use firstfault_handler::python_state::{self, Functions};
 use firstfault_handler::{foreign, install, sys};
 
 /// File descriptors below this are where programs open and close in loops.
@@ -33,8 +34,9 @@ impl Preparation {
         self.descriptor
     }
 
-    /// Takes the function out of the signal's action and restores the action to the default.
-    pub fn finish(self) {
+    /// Takes the function out of the signal's action and restores the action to the default. `version` is Python's.
+    pub fn finish(self, version: (u8, u8)) {
+        python_state::configure(&Functions::find(version));
         foreign::take_python_dumper(self.signal, self.descriptor);
     }
 }

@@ -1,9 +1,13 @@
 //! What each thread of the process needs for its own crash.
 
 use std::cell::RefCell;
+use std::collections::{HashMap, HashSet};
 use std::io;
+use std::sync::{Mutex, PoisonError};
 
-use firstfault_handler::alternate_stack::AlternateStack;
+use firstfault_handler::alternate_stack::{AlternateStack, Room};
+use firstfault_handler::offer::{Answer, Offers};
+use firstfault_handler::sys;
 
 thread_local! {
     /// Taken back as the thread ends, whichever way that is.
@@ -19,4 +23,61 @@ pub fn give_alternate_stack() -> io::Result<()> {
         STACK.with_borrow_mut(|kept| *kept = Some(stack));
     }
     Ok(())
+}
+
+/// What threads were given from outside, by their IDs, and the process that they are of.
+///
+/// Nobody hears of such a thread's end: its room is given back when the next ones are given.
+#[derive(Default)]
+struct Given {
+    process: i32,
+    rooms: HashMap<i32, Room>,
+}
+
+static GIVEN: Mutex<Option<Given>> = Mutex::new(None);
+
+/// Gives every other thread of the process that has none an alternate signal stack; returns to how many.
+///
+/// # Errors
+/// No memory, or no real-time signal is free.
+pub fn protect_native_threads() -> io::Result<usize> {
+    let errno = io::Error::from_raw_os_error;
+    let mut given = GIVEN.lock().unwrap_or_else(PoisonError::into_inner);
+    let given = given.get_or_insert_default();
+    let mut threads = Vec::new();
+    sys::for_each_thread(|thread| threads.push(thread));
+    if given.process == sys::process_id() {
+        let threads: HashSet<i32> = threads.iter().copied().collect();
+        given.rooms.retain(|thread, _| threads.contains(thread));
+    } else {
+        // A forked child's one thread may be on a stack that its parent's had.
+        std::mem::forget(std::mem::take(&mut given.rooms));
+        given.process = sys::process_id();
+    }
+    let offers = Offers::begin()
+        .map_err(errno)?
+        .ok_or_else(|| io::Error::other("no real-time signal is free"))?;
+    let mut spare = None;
+    let mut count = 0;
+    for thread in threads
+        .into_iter()
+        .filter(|thread| *thread != sys::thread_id())
+    {
+        if let Some(room) = given.rooms.get(&thread) {
+            // A new thread may have the ID of one that has ended.
+            count += usize::from(offers.make(thread, room) == Answer::Taken);
+            continue;
+        }
+        let room = match spare.take() {
+            Some(room) => room,
+            None => Room::new().map_err(errno)?,
+        };
+        if offers.make(thread, &room) == Answer::Taken {
+            given.rooms.insert(thread, room);
+            count += 1;
+        } else {
+            spare = Some(room);
+        }
+    }
+    Ok(count)
 }

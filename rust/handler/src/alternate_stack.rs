@@ -1,6 +1,8 @@
 //! Alternate signal stacks: without one, a thread that has used up its own dies without a word.
 
 use core::ffi::c_void;
+use core::marker::PhantomData;
+use core::mem::ManuallyDrop;
 
 use crate::sys::{self, Errno};
 
@@ -10,24 +12,20 @@ pub const SIZE: usize = 256 * 1024;
 const GUARD_SIZE: usize = 4096;
 const WHOLE: usize = SIZE.wrapping_add(GUARD_SIZE);
 
-/// The alternate signal stack that a thread was given; dropped on that thread, it is taken back.
+/// Memory for one; dropped, it is given back, and no thread may have it as its stack then.
+///
+/// It is used only where it is touched: in a crash.
 #[derive(Debug)]
-pub struct AlternateStack {
-    start: *mut c_void,
+pub struct Room {
+    start: usize,
 }
 
-impl AlternateStack {
-    /// Gives the calling thread an alternate signal stack, `None` where it has one that is large enough.
-    ///
-    /// Memory is used only where it is touched: in a crash.
+impl Room {
+    /// Returns new memory.
     ///
     /// # Errors
-    /// No memory, or the thread runs on its alternate stack just now.
-    pub fn give() -> Result<Option<Self>, Errno> {
-        let present = present();
-        if present.ss_flags & libc::SS_DISABLE == 0 && present.ss_size >= SIZE {
-            return Ok(None);
-        }
+    /// There is none.
+    pub fn new() -> Result<Self, Errno> {
         // SAFETY: a new private mapping touches nothing that exists.
         let start = unsafe {
             libc::mmap(
@@ -42,26 +40,63 @@ impl AlternateStack {
         if start == libc::MAP_FAILED {
             return Err(sys::errno());
         }
-        let given = Self { start };
-        let stack = libc::stack_t {
-            ss_sp: given.bottom(),
-            ss_flags: 0,
-            ss_size: SIZE,
+        let room = Self {
+            start: start as usize,
         };
-        // SAFETY: the range is ours and becomes usable before it becomes the stack.
-        let failed = unsafe {
-            libc::mprotect(given.bottom(), SIZE, libc::PROT_READ | libc::PROT_WRITE) != 0
-                || libc::sigaltstack(&raw const stack, core::ptr::null_mut()) != 0
-        };
+        // SAFETY: the range is inside the new mapping.
+        let failed =
+            unsafe { libc::mprotect(room.bottom(), SIZE, libc::PROT_READ | libc::PROT_WRITE) != 0 };
         if failed {
             return Err(sys::errno());
         }
-        Ok(Some(given))
+        Ok(room)
     }
 
-    fn bottom(&self) -> *mut c_void {
-        // SAFETY: inside the mapping, above its guard.
-        unsafe { self.start.byte_add(GUARD_SIZE) }
+    /// Returns where the stack's lowest byte is, above the guard.
+    pub(crate) fn bottom(&self) -> *mut c_void {
+        self.start.wrapping_add(GUARD_SIZE) as *mut c_void
+    }
+}
+
+impl Drop for Room {
+    fn drop(&mut self) {
+        // SAFETY: the mapping that was made for this; no thread has it as its stack.
+        unsafe { libc::munmap(self.start as *mut c_void, WHOLE) };
+    }
+}
+
+/// The alternate signal stack that a thread was given; dropped on that thread, it is taken back.
+#[derive(Debug)]
+pub struct AlternateStack {
+    room: ManuallyDrop<Room>,
+    /// It is the thread's own.
+    _not_sent: PhantomData<*mut c_void>,
+}
+
+impl AlternateStack {
+    /// Gives the calling thread an alternate signal stack, `None` where it has one that is large enough.
+    ///
+    /// # Errors
+    /// No memory, or the thread runs on its alternate stack just now.
+    pub fn give() -> Result<Option<Self>, Errno> {
+        let present = present();
+        if present.ss_flags & libc::SS_DISABLE == 0 && present.ss_size >= SIZE {
+            return Ok(None);
+        }
+        let room = Room::new()?;
+        let stack = libc::stack_t {
+            ss_sp: room.bottom(),
+            ss_flags: 0,
+            ss_size: SIZE,
+        };
+        // SAFETY: the room lives until the stack is taken back.
+        if unsafe { libc::sigaltstack(&raw const stack, core::ptr::null_mut()) } != 0 {
+            return Err(sys::errno());
+        }
+        Ok(Some(Self {
+            room: ManuallyDrop::new(room),
+            _not_sent: PhantomData,
+        }))
     }
 }
 
@@ -69,7 +104,7 @@ impl Drop for AlternateStack {
     fn drop(&mut self) {
         let errno = sys::errno();
         let present = present();
-        if present.ss_sp == self.bottom() {
+        if present.ss_sp == self.room.bottom() {
             let none = libc::stack_t {
                 ss_sp: core::ptr::null_mut(),
                 ss_flags: libc::SS_DISABLE,
@@ -80,8 +115,8 @@ impl Drop for AlternateStack {
                 return;
             }
         }
-        // SAFETY: the mapping that was made for this; no thread has it as its stack.
-        unsafe { libc::munmap(self.start, WHOLE) };
+        // SAFETY: dropped once, and no thread has it as its stack.
+        unsafe { ManuallyDrop::drop(&mut self.room) };
         sys::set_errno(errno);
     }
 }

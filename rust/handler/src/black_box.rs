@@ -3,21 +3,22 @@
 //! A store into the mapping is all that it takes: no lock, no system call but the clock's, safe from every thread and
 //! from a signal handler. A forked child has no box: the pointer to it lies in memory that fork(2) and clone(2) wipe.
 
-use core::ffi::CStr;
-use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering, fence};
+mod file;
+mod ring;
+
+use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 
 use firstfault_format::black_box::{
-    MAGIC, NONE, SIZE, Text, VERSION, WORDS, begun, checksum, crash, header, index_of, known, ring,
-    state, whole,
+    MAGIC, NONE, SIZE, Text, VERSION, WORDS, crash, header, known, state,
 };
 
-use crate::context::Facts;
-use crate::helper::{self, Work};
-use crate::json::Writer;
-use crate::sys::{self, Errno};
+pub(crate) use file::remove_at_death;
+pub use file::{create, remove};
+pub use ring::{IN_RECORD, breadcrumb};
 
-/// How many of the latest breadcrumbs a record holds.
-pub const IN_RECORD: u64 = 32;
+use crate::context::Facts;
+use crate::json::Writer;
+use crate::sys;
 
 type Words = [AtomicU64; WORDS];
 
@@ -25,13 +26,6 @@ type Words = [AtomicU64; WORDS];
 pub type Guard = AtomicPtr<Words>;
 
 static GUARD: AtomicPtr<Guard> = AtomicPtr::new(core::ptr::null_mut());
-
-/// The box's own path and that of the file which points at it, for the end of the process.
-static PATHS: [AtomicPtr<core::ffi::c_char>; 2] =
-    [const { AtomicPtr::new(core::ptr::null_mut()) }; 2];
-
-/// Whether [`at_exit`] is registered; forked children inherit that.
-static WATCHES_EXIT: AtomicBool = AtomicBool::new(false);
 
 /// Makes the box that the guard points to the one of this process.
 pub fn publish(guard: &'static Guard) {
@@ -145,202 +139,6 @@ fn word_of(bytes: &[u8]) -> u64 {
     u64::from_le_bytes(word)
 }
 
-/// Makes a box: a new file with all its blocks, mapped, its header written. Normal context.
-///
-/// `pointer` is the path of a file that names this one, to be removed with it.
-///
-/// # Errors
-/// `EEXIST` where the name is taken, `ENOSPC` where there is no room for all of it; nothing is left behind then.
-pub fn create(
-    path: &'static CStr,
-    pointer: Option<&'static CStr>,
-    header: &Header<'_>,
-) -> Result<(), Errno> {
-    let guard = guard()?;
-    let flags = libc::O_CREAT | libc::O_EXCL | libc::O_RDWR | libc::O_NOFOLLOW;
-    let descriptor = sys::open(path, flags, 0o600)?;
-    let mapped = map(descriptor);
-    sys::close(descriptor);
-    let words = match mapped {
-        Ok(words) => words,
-        Err(errno) => {
-            let _ = sys::unlink(path);
-            return Err(errno);
-        }
-    };
-    header.write(words);
-    let pointer = pointer.map_or(core::ptr::null(), CStr::as_ptr);
-    for (slot, path) in PATHS.iter().zip([path.as_ptr(), pointer]) {
-        slot.store(path.cast_mut(), Ordering::Relaxed);
-    }
-    guard.store((&raw const *words).cast_mut(), Ordering::Release);
-    publish(guard);
-    if !WATCHES_EXIT.swap(true, Ordering::Relaxed) {
-        // SAFETY: a function that lives for ever and takes nothing.
-        unsafe { libc::atexit(at_exit) };
-    }
-    Ok(())
-}
-
-/// Returns the guard of this process, in a page that fork(2) wipes.
-fn guard() -> Result<&'static Guard, Errno> {
-    // SAFETY: as in `words`. In a forked child it is there, and holds null.
-    if let Some(guard) = unsafe { GUARD.load(Ordering::Acquire).as_ref() } {
-        return Ok(guard);
-    }
-    let length = core::mem::size_of::<Guard>();
-    // SAFETY: a new private mapping touches nothing that exists.
-    let start = unsafe {
-        libc::mmap(
-            core::ptr::null_mut(),
-            length,
-            libc::PROT_READ | libc::PROT_WRITE,
-            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
-            -1,
-            0,
-        )
-    };
-    if start == libc::MAP_FAILED {
-        return Err(sys::errno());
-    }
-    // SAFETY: the mapping just made. Before Linux 4.14 there is no such advice, and then no box: a child's breadcrumbs
-    // would go into its parent's.
-    if unsafe { libc::madvise(start, length, libc::MADV_WIPEONFORK) } != 0 {
-        let errno = sys::errno();
-        // SAFETY: as above; nothing points into it.
-        unsafe { libc::munmap(start, length) };
-        return Err(errno);
-    }
-    // SAFETY: zeroed, aligned to a page, never unmapped: a null pointer for ever to live in.
-    Ok(unsafe { &*start.cast::<Guard>() })
-}
-
-/// Reserves the blocks, so that no store can find the disk full, and maps them.
-fn map(descriptor: i32) -> Result<&'static Words, Errno> {
-    loop {
-        // SAFETY: takes numbers alone.
-        match unsafe { libc::posix_fallocate(descriptor, 0, SIZE as libc::off_t) } {
-            0 => break,
-            libc::EINTR => {}
-            errno => return Err(errno),
-        }
-    }
-    // SAFETY: a new mapping touches nothing that exists.
-    let start = unsafe {
-        libc::mmap(
-            core::ptr::null_mut(),
-            SIZE,
-            libc::PROT_READ | libc::PROT_WRITE,
-            libc::MAP_SHARED | libc::MAP_POPULATE,
-            descriptor,
-            0,
-        )
-    };
-    if start == libc::MAP_FAILED {
-        return Err(sys::errno());
-    }
-    // SAFETY: as long as `Words`, aligned to a page, never unmapped; other processes only read it.
-    Ok(unsafe { &*start.cast::<Words>() })
-}
-
-/// Notes that something happened. Costs nothing where there is no box.
-///
-/// Of the name 48 bytes are kept, of name and value 96; what was cut is counted. A slot that is being written by
-/// another thread, which the ring has overtaken, is left to it.
-pub fn breadcrumb(name: &str, value: Option<&str>) {
-    let Some(words) = words() else { return };
-    let now = sys::clock_ns(libc::CLOCK_REALTIME);
-    set(words, header::LAST_NS, now);
-    let Some(next) = words.get(header::NEXT) else {
-        return;
-    };
-    // Words are little-endian in the file, and so is every machine that this runs on.
-    let index = next.fetch_add(1, Ordering::Relaxed);
-    let Some(slot) = slot(words, index) else {
-        return;
-    };
-    if !claim(slot, index) {
-        if let Some(lost) = words.get(header::LOST) {
-            lost.fetch_add(1, Ordering::Relaxed);
-        }
-        return;
-    }
-    // What is written into the slot is not seen before its sequence is odd.
-    fence(Ordering::Release);
-    let content = content(now, name, value);
-    let sum = checksum([whole(index)].into_iter().chain(content));
-    for (word, value) in slot.iter().skip(ring::TIME_NS).zip(content) {
-        word.store(value, Ordering::Relaxed);
-    }
-    set(slot, ring::CHECKSUM, sum);
-    if let Some(sequence) = slot.get(ring::SEQUENCE) {
-        sequence.store(whole(index), Ordering::Release);
-    }
-}
-
-fn slot(words: &Words, index: u64) -> Option<&[AtomicU64]> {
-    let number = index.checked_rem(ring::SLOTS as u64)? as usize;
-    let first = number
-        .wrapping_mul(ring::SLOT_WORDS)
-        .wrapping_add(ring::FIRST);
-    words.get(first..first.wrapping_add(ring::SLOT_WORDS))
-}
-
-/// Takes a slot for this breadcrumb, unless somebody is in it or it holds a later one.
-fn claim(slot: &[AtomicU64], index: u64) -> bool {
-    slot.get(ring::SEQUENCE).is_some_and(|sequence| {
-        let found = sequence.load(Ordering::Relaxed);
-        found % 2 == 0
-            && found < whole(index)
-            && sequence
-                .compare_exchange(found, begun(index), Ordering::Acquire, Ordering::Relaxed)
-                .is_ok()
-    })
-}
-
-/// The words of a slot behind its checksum.
-const CONTENT: usize = ring::SLOT_WORDS - ring::TIME_NS;
-
-fn content(now: u64, name: &str, value: Option<&str>) -> [u64; CONTENT] {
-    let kept = begin(name, ring::NAME_BYTES);
-    let given = value.unwrap_or_default();
-    let tail = begin(given, ring::TEXT_BYTES.saturating_sub(kept.len()));
-    let cut = name
-        .len()
-        .saturating_add(given.len())
-        .saturating_sub(kept.len())
-        .saturating_sub(tail.len());
-    let lengths = kept.len() as u64
-        | (tail.len() as u64) << 8
-        | u64::from(value.is_some()) << 16
-        | (cut.min(u32::MAX as usize) as u64) << 32;
-    let mut text = [0_u8; ring::TEXT_BYTES];
-    if let Some(room) = text.get_mut(..kept.len()) {
-        room.copy_from_slice(kept.as_bytes());
-    }
-    if let Some(room) = text.get_mut(kept.len()..kept.len().saturating_add(tail.len())) {
-        room.copy_from_slice(tail.as_bytes());
-    }
-    let mut content = [0; CONTENT];
-    let chunks = text.chunks_exact(8).map(word_of);
-    for (word, value) in content
-        .iter_mut()
-        .zip([now, lengths].into_iter().chain(chunks))
-    {
-        *word = value;
-    }
-    content
-}
-
-/// Returns the beginning of a text, at most so many bytes, no character cut.
-fn begin(text: &str, most: usize) -> &str {
-    let mut end = most.min(text.len());
-    while !text.is_char_boundary(end) {
-        end = end.saturating_sub(1);
-    }
-    text.get(..end).unwrap_or_default()
-}
-
 /// Notes the training step, which every later record says. It is no breadcrumb: it would leave room for no other.
 pub fn step(number: i64) {
     let Some(words) = words() else { return };
@@ -444,55 +242,6 @@ fn enter(words: &Words, state: u64) {
     }
 }
 
-/// Removes the box of a process whose interpreter has ended: there is nothing to tell. For atexit(3).
-///
-/// Where native code called exit(3) under a running main function the box stays, and says so.
-extern "C" fn at_exit() {
-    let Some(words) = words() else { return };
-    match get(words, header::STATE) {
-        state::EXITING => enter(words, state::FINISHED),
-        state::RUNNING => return breadcrumb("exit", Some("called by native code")),
-        _ => return,
-    }
-    remove();
-}
-
-/// Removes the box, and the page that points at it: something else tells all that it could. Async-signal-safe.
-pub fn remove() {
-    if words().is_none() {
-        // A forked child's parent has its own use for it.
-        return;
-    }
-    for path in &PATHS {
-        let path = path.load(Ordering::Relaxed);
-        if !path.is_null() {
-            // SAFETY: only `create` stores here, paths that live for ever.
-            let _ = sys::unlink(unsafe { CStr::from_ptr(path) });
-        }
-    }
-}
-
-/// Removes the box of a process that dies by a request to end, whose snapshot has all that the box could tell.
-///
-/// The page that points at it is on a file system that may not answer.
-pub(crate) fn remove_at_death() {
-    let [_, pointer] = &PATHS;
-    if pointer.load(Ordering::Relaxed).is_null() {
-        return remove();
-    }
-    let work = Work {
-        run: || {
-            remove();
-            true
-        },
-        undo: || {},
-    };
-    let _ = helper::TELLER.run(work, POINTER_NS);
-}
-
-/// How long the removal of that page may take.
-const POINTER_NS: u64 = 50_000_000;
-
 /// Writes the members `step` and `breadcrumbs` of a record, as far as there are any.
 pub fn write_members(writer: &mut Writer<'_>) {
     let Some(words) = words() else { return };
@@ -500,73 +249,5 @@ pub fn write_members(writer: &mut Writer<'_>) {
         writer.key("step");
         writer.number(get(words, header::STEP) as i64);
     }
-    let end = get(words, header::NEXT);
-    let mut is_first = true;
-    for index in end.saturating_sub(IN_RECORD)..end {
-        let Some(found) = Breadcrumb::read(words, index) else {
-            continue;
-        };
-        if is_first {
-            writer.key("breadcrumbs");
-            writer.open(b'[');
-            is_first = false;
-        }
-        found.write(writer);
-    }
-    if !is_first {
-        writer.close(b']');
-    }
-}
-
-/// A breadcrumb that was read back whole.
-struct Breadcrumb {
-    time_ns: u64,
-    lengths: u64,
-    text: [u8; ring::TEXT_BYTES],
-}
-
-impl Breadcrumb {
-    fn read(words: &Words, index: u64) -> Option<Self> {
-        let slot = slot(words, index)?;
-        let sequence = slot.get(ring::SEQUENCE)?.load(Ordering::Acquire);
-        if index_of(sequence) != Some(index) {
-            return None;
-        }
-        let mut content = [0; CONTENT];
-        for (copy, at) in content.iter_mut().zip(ring::TIME_NS..) {
-            *copy = get(slot, at);
-        }
-        let sum = checksum([sequence].into_iter().chain(content));
-        // Another thread may have overtaken us meanwhile; then the sum is not that of these words.
-        if sum != get(slot, ring::CHECKSUM) {
-            return None;
-        }
-        let mut text = [0; ring::TEXT_BYTES];
-        let bytes = content.iter().skip(2).flat_map(|word| word.to_le_bytes());
-        for (copy, byte) in text.iter_mut().zip(bytes) {
-            *copy = byte;
-        }
-        let [time_ns, lengths, ..] = content;
-        Some(Self {
-            time_ns,
-            lengths,
-            text,
-        })
-    }
-
-    fn write(&self, writer: &mut Writer<'_>) {
-        let name = (self.lengths & 0xff) as usize;
-        let value = ((self.lengths >> 8) & 0xff) as usize;
-        writer.open(b'{');
-        writer.key("time_ns");
-        writer.number(self.time_ns as i64);
-        writer.key("name");
-        writer.string(self.text.get(..name).unwrap_or_default());
-        if (self.lengths >> 16) & 1 == 1 {
-            let rest = self.text.get(name..name.saturating_add(value));
-            writer.key("value");
-            writer.string(rest.unwrap_or_default());
-        }
-        writer.close(b'}');
-    }
+    ring::write(words, writer);
 }

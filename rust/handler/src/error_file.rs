@@ -1,19 +1,17 @@
 //! The bytes of an error file, from the facts of a crash.
 
+mod threads;
+
 use firstfault_format::{SCHEMA_VERSION, SECTION, signals};
 
-use crate::bounds::{self, Room};
 use crate::context::{Facts, until_nul};
 use crate::json::Writer;
-use crate::modules::{self, Module};
+use crate::modules::Module;
 use crate::native::{self, Frame};
-use crate::{abort, black_box, handlers, park, python_stack, sys};
+use crate::{abort, black_box, handlers};
 
 /// How much of the Python stacks the text for people holds; all of them are in `threads`.
 const TEXT_MAX: usize = 16 * 1024;
-/// How many Python frames of one thread are kept.
-const FRAMES_MAX: usize = 128;
-
 /// What normal code prepared: who the process is, as JSON members.
 #[derive(Debug, Clone, Copy)]
 pub struct Identity {
@@ -77,7 +75,7 @@ impl Record<'_> {
         self.write_process(writer);
         self.write_signal(writer);
         self.write_last_words(writer);
-        self.write_threads(writer);
+        threads::write(self, writer);
         if !self.other_crashes.is_empty() {
             writer.key("other_crashes");
             writer.open(b'[');
@@ -279,155 +277,4 @@ impl Record<'_> {
             writer.close(b'}');
         }
     }
-
-    fn write_threads(&self, writer: &mut Writer<'_>) {
-        let most = if signals::is_request(self.facts.signal) {
-            bounds::SNAPSHOT_MAX
-        } else {
-            bounds::CRASH_MAX
-        };
-        let mut room = Room::new(most, self.preceded_by.len());
-        writer.key("threads");
-        writer.open(b'[');
-        writer.open(b'{');
-        writer.key("tid");
-        writer.number(i64::from(self.facts.thread));
-        writer.key("name");
-        writer.string(until_nul(&self.facts.thread_name));
-        writer.key("crashed");
-        writer.boolean(true);
-        write_python_frames(writer, self.own_stack, &mut room);
-        write_native_frames(writer, self.native_frames(), &mut room);
-        writer.close(b'}');
-        let mut written = 1_usize;
-        for (index, slot) in (0..park::THREADS_MAX).zip(park::slots()) {
-            // Without room for one frame a thread has nothing to say.
-            if !room.has_frame(writer) {
-                break;
-            }
-            written = written.saturating_add(1);
-            self.write_thread(writer, index, slot, &mut room);
-        }
-        writer.close(b']');
-        let total = park::total().saturating_add(1);
-        writer.key("threads_total");
-        writer.number(total as i64);
-        if self.shows_native {
-            write_modules(writer, &room);
-        }
-        room.threads_cut = total.saturating_sub(written);
-        room.write(writer, native::stacks_cut());
-    }
-
-    fn write_thread(
-        &self,
-        writer: &mut Writer<'_>,
-        index: usize,
-        slot: &park::Slot,
-        room: &mut Room,
-    ) {
-        writer.open(b'{');
-        writer.key("tid");
-        writer.number(i64::from(slot.thread()));
-        let mut name = [0; 16];
-        if let Some(name) = sys::name_of_thread(slot.thread(), &mut name) {
-            writer.key("name");
-            writer.string(name);
-        }
-        writer.key("crashed");
-        writer.boolean(false);
-        if slot.has_answered() {
-            let text = self.dump.get(slot.dumped()).unwrap_or_default();
-            write_python_frames(writer, text, room);
-            write_native_frames(writer, native::frames_of_slot(index), room);
-        } else {
-            writer.key("state");
-            writer.string(b"did not answer");
-        }
-        writer.close(b'}');
-    }
-}
-
-fn write_python_frames(writer: &mut Writer<'_>, text: &[u8], room: &mut Room) {
-    writer.key("python");
-    writer.open(b'[');
-    let mut kept = 0_usize;
-    for frame in python_stack::frames(text) {
-        if kept == FRAMES_MAX || !room.has_frame(writer) {
-            room.python_frames_cut = room.python_frames_cut.saturating_add(1);
-            continue;
-        }
-        kept = kept.saturating_add(1);
-        writer.open(b'{');
-        writer.key("file");
-        writer.string(frame.file);
-        if let Some(line) = frame.line {
-            writer.key("line");
-            writer.number(line);
-        }
-        writer.key("function");
-        writer.string(frame.function);
-        writer.close(b'}');
-    }
-    writer.close(b']');
-}
-
-/// `offset` lies inside the instruction: for a call, one byte before the address that it returns to.
-fn write_native_frames(
-    writer: &mut Writer<'_>,
-    frames: impl Iterator<Item = Frame>,
-    room: &mut Room,
-) {
-    let mut frames = frames.peekable();
-    if frames.peek().is_none() {
-        return;
-    }
-    writer.key("native");
-    writer.open(b'[');
-    for frame in frames {
-        if !room.has_frame(writer) {
-            room.native_frames_cut = room.native_frames_cut.saturating_add(1);
-            continue;
-        }
-        writer.open(b'{');
-        writer.key("address");
-        writer.hex(frame.address);
-        if let Some(module) = modules::module_of(frame.lookup)
-            && let Some(number) = module.number()
-            && usize::from(number) < room.modules
-        {
-            writer.key("module");
-            writer.number(i64::from(number));
-            writer.key("offset");
-            writer.hex(frame.lookup.wrapping_sub(module.base));
-        }
-        writer.close(b'}');
-    }
-    writer.close(b']');
-}
-
-fn write_modules(writer: &mut Writer<'_>, room: &Room) {
-    let mut modules = modules::used().take(room.modules).peekable();
-    if modules.peek().is_none() {
-        return;
-    }
-    writer.key("modules");
-    writer.open(b'[');
-    for module in modules {
-        writer.open(b'{');
-        writer.key("path");
-        writer.string(module.path());
-        if !module.build_id().is_empty() {
-            writer.key("build_id");
-            writer.begin_string();
-            for byte in module.build_id() {
-                writer.text_hex_byte(*byte);
-            }
-            writer.end_string();
-        }
-        writer.key("base");
-        writer.hex(module.base);
-        writer.close(b'}');
-    }
-    writer.close(b']');
 }

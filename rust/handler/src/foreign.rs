@@ -6,11 +6,15 @@
 //! [`take_python_dumper`] reads it back. Called directly, it writes the calling thread's stack to a descriptor whose
 //! number it was registered with. It needs neither the GIL nor memory.
 //!
-//! Source: Modules/faulthandler.c, `faulthandler_user`.
+//! A dump that a fault or the watchdog cut short leaves it switched off for good: it takes itself to be running still.
+//! Then the function below it serves, which knows nothing of that, where the process has its name.
+//!
+//! Source: Modules/faulthandler.c, `faulthandler_user`, `faulthandler_dump_traceback`.
 
 use core::sync::atomic::{AtomicI32, AtomicU64, AtomicUsize, Ordering};
 
 use crate::native::{Registers, Stack};
+use crate::python_state;
 use crate::sys::{self, MemoryPage};
 
 /// Walks a stack by unwind tables, from these registers; reads the stack through the page alone.
@@ -127,11 +131,16 @@ fn is_ours(descriptor: i32) -> bool {
 /// Writes the calling thread's Python stack; returns at once in a thread without one.
 pub fn dump_python_stack() {
     let address = FUNCTION.load(Ordering::Acquire);
-    if address != 0 {
-        // SAFETY: only `take_python_dumper` stores here: a handler without SA_SIGINFO is a function of this type.
-        let function =
-            unsafe { core::mem::transmute::<usize, extern "C" fn(libc::c_int)>(address) };
-        function(SIGNAL.load(Ordering::Relaxed));
+    if address == 0 {
+        return;
+    }
+    let descriptor = DESCRIPTOR.load(Ordering::Relaxed);
+    let before = sys::seek(descriptor, 0, libc::SEEK_CUR);
+    // SAFETY: only `take_python_dumper` stores here: a handler without SA_SIGINFO is a function of this type.
+    let function = unsafe { core::mem::transmute::<usize, extern "C" fn(libc::c_int)>(address) };
+    function(SIGNAL.load(Ordering::Relaxed));
+    if sys::seek(descriptor, 0, libc::SEEK_CUR) == before {
+        python_state::dump(descriptor);
     }
 }
 

@@ -12,7 +12,8 @@ use core::sync::atomic::{
 use firstfault_format::signals;
 
 use crate::context::{self, Facts};
-use crate::install::{self, Captured, Configuration};
+use crate::delivery::{Delivery, is_fault};
+use crate::install::{self, Configuration};
 use crate::stages::{self, Depth};
 use crate::{alternate_stack, black_box, helper, park, sys, termination};
 
@@ -49,15 +50,6 @@ pub(crate) fn action() -> libc::sigaction {
 /// Returns whether an action is ours.
 pub(crate) fn is_ours(action: &libc::sigaction) -> bool {
     action.sa_sigaction == on_signal as *const () as usize
-}
-
-/// One delivery of a signal.
-struct Delivery<'a> {
-    signal: i32,
-    info: *mut libc::siginfo_t,
-    context: *mut c_void,
-    errno: sys::Errno,
-    captured: &'a Captured,
 }
 
 /// The handler of every crash signal.
@@ -112,6 +104,26 @@ pub(crate) extern "C" fn on_watchdog(
     sys::set_errno(errno);
 }
 
+/// Ends the running stage as a fault in it would, for a panic, whose message and unwinding a dying process can do
+/// without. Returns where the calling thread runs no stage.
+pub fn give_up_stage() {
+    if OWNER.load(Ordering::Acquire) != own_key() || PHASE.load(Ordering::Relaxed) != CAPTURING {
+        return;
+    }
+    if let Some(signal) = signal_of_ours() {
+        let _ = sys::signal_thread(sys::thread_id(), signal);
+    }
+}
+
+/// Returns a crash signal that comes to this handler first, `None` where others are above it everywhere.
+pub(crate) fn signal_of_ours() -> Option<i32> {
+    let mut crashes = signals::SIGNALS.iter().filter(|signal| signal.crash);
+    let is_first = |number| sys::action(number).is_ok_and(|action| is_ours(&action));
+    crashes
+        .find(|signal| is_first(signal.number))
+        .map(|signal| signal.number)
+}
+
 fn own_key() -> u64 {
     let process = u64::from(sys::process_id().unsigned_abs());
     (process << 32) | u64::from(sys::thread_id().unsigned_abs())
@@ -122,7 +134,7 @@ fn receive(delivery: &Delivery<'_>, configuration: &'static Configuration) {
     let is_request = signals::is_request(delivery.signal);
     if is_request {
         if !termination::is_taken() {
-            return as_if_absent(delivery);
+            return delivery.as_if_absent();
         }
         termination::note(delivery.signal);
     }
@@ -137,7 +149,7 @@ fn receive(delivery: &Delivery<'_>, configuration: &'static Configuration) {
                 let now = context::stack_pointer(delivery.context);
                 if !has_jumped_out(now) {
                     if is_request {
-                        return as_if_absent(delivery);
+                        return delivery.as_if_absent();
                     }
                     return nested(delivery, configuration);
                 }
@@ -159,23 +171,13 @@ fn receive(delivery: &Delivery<'_>, configuration: &'static Configuration) {
                 if !owner_has_ended() {
                     // Its chain takes its time: this thread's own signal ends the process meanwhile.
                     return if is_request {
-                        as_if_absent(delivery)
+                        delivery.as_if_absent()
                     } else {
-                        die(delivery)
+                        delivery.die()
                     };
                 }
             }
         }
-    }
-}
-
-/// Does what would have been done without us.
-fn as_if_absent(delivery: &Delivery<'_>) {
-    match delivery.captured.current() {
-        Some(previous) if previous.action.sa_sigaction != libc::SIG_DFL => {
-            call(&previous.action, delivery);
-        }
-        _ => die(delivery),
     }
 }
 
@@ -204,19 +206,12 @@ fn recovers_as_before(delivery: &Delivery<'_>) -> bool {
     let Some(previous) = delivery.captured.current() else {
         return false;
     };
-    call(&previous.action, delivery);
-    let has_given_up = gave_up(delivery, is_fault(delivery.info));
+    delivery.call(&previous.action);
+    let has_given_up = delivery.gave_up(is_fault(delivery.info));
     if has_given_up {
         delivery.captured.exhaust();
     }
     !has_given_up
-}
-
-/// Whether a handler that returned has put back the default, and the process ends by it: the fault strikes again, or
-/// the handler has raised the signal, which waits for its mask to end.
-fn gave_up(delivery: &Delivery<'_>, strikes_again: bool) -> bool {
-    (strikes_again || sys::is_pending(delivery.signal))
-        && sys::action(delivery.signal).is_ok_and(|action| action.sa_sigaction == libc::SIG_DFL)
 }
 
 /// Whether a handler that returned has put back and raised what was there before it, and that let the process go on.
@@ -224,14 +219,7 @@ fn gave_up(delivery: &Delivery<'_>, strikes_again: bool) -> bool {
 /// So does faulthandler's, above a signal that is ignored or handled in Python.
 fn lives_on(delivery: &Delivery<'_>) -> bool {
     let has_run = sys::action(delivery.signal).is_ok_and(|action| !is_ours(&action));
-    has_run && !gave_up(delivery, outer_is_fault())
-}
-
-/// Whether the kernel raised the signal for what the thread did, and will again when it goes on.
-fn is_fault(info: *const libc::siginfo_t) -> bool {
-    // SAFETY: the kernel's information, or null.
-    unsafe { info.as_ref() }
-        .is_some_and(|info| signals::is_fault(info.si_signo) && info.si_code > 0)
+    has_run && !delivery.gave_up(outer_is_fault())
 }
 
 /// Whether the owner's delivery began by a fault, whatever handlers have raised since.
@@ -335,7 +323,7 @@ fn deliver_request(delivery: &Delivery<'_>, configuration: &'static Configuratio
     } else if stages::is_recorded() && !sys::is_init() {
         black_box::remove_at_death();
     }
-    as_if_absent(delivery);
+    delivery.as_if_absent();
 }
 
 /// Captures as much as the next action allows, then hands the signal on.
@@ -350,12 +338,12 @@ fn deliver(delivery: &Delivery<'_>, configuration: &'static Configuration) {
             .filter(|previous| previous.action.sa_sigaction != libc::SIG_DFL);
         let Some(previous) = previous else {
             capture(Depth::Full, configuration);
-            return die(delivery);
+            return delivery.die();
         };
         if previous.is_known {
             capture(Depth::Full, configuration);
             delivery.captured.used.fetch_add(1, Ordering::Relaxed);
-            call(&previous.action, delivery);
+            delivery.call(&previous.action);
             if OWNER.load(Ordering::Acquire) != own_key() {
                 // It raised the signal once more, and what ours called then let the process live.
                 return;
@@ -367,8 +355,8 @@ fn deliver(delivery: &Delivery<'_>, configuration: &'static Configuration) {
             continue;
         }
         capture(Depth::Minimal, configuration);
-        call(&previous.action, delivery);
-        if gave_up(delivery, outer_is_fault()) {
+        delivery.call(&previous.action);
+        if delivery.gave_up(outer_is_fault()) {
             delivery.captured.exhaust();
             continue;
         }
@@ -401,57 +389,6 @@ fn capture(depth: Depth, configuration: &'static Configuration) {
         park::release();
     }
     PHASE.store(CHAINING, Ordering::Release);
-}
-
-/// Calls an action as the kernel would have: with its signal mask, its arguments and the thread's errno.
-fn call(action: &libc::sigaction, delivery: &Delivery<'_>) {
-    let mut mask = action.sa_mask;
-    if action.sa_flags & libc::SA_NODEFER == 0 {
-        sys::add_to_set(&mut mask, delivery.signal);
-    }
-    // SAFETY: a context that the kernel passed to a handler is a ucontext_t; its mask is the thread's before.
-    if let Some(interrupted) = unsafe { delivery.context.cast::<libc::ucontext_t>().as_ref() } {
-        sys::set_mask(libc::SIG_SETMASK, &sys::kernel_set(&interrupted.uc_sigmask));
-    }
-    sys::set_mask(libc::SIG_BLOCK, &mask);
-    let address = action.sa_sigaction;
-    if address == libc::SIG_DFL || address == libc::SIG_IGN {
-        return;
-    }
-    sys::set_errno(delivery.errno);
-    if action.sa_flags & libc::SA_SIGINFO != 0 {
-        // SAFETY: with SA_SIGINFO whoever installed the action promised a function of this type.
-        let function = unsafe {
-            core::mem::transmute::<
-                usize,
-                extern "C" fn(libc::c_int, *mut libc::siginfo_t, *mut c_void),
-            >(address)
-        };
-        function(delivery.signal, delivery.info, delivery.context);
-    } else {
-        // SAFETY: without it, one of this type.
-        let function =
-            unsafe { core::mem::transmute::<usize, extern "C" fn(libc::c_int)>(address) };
-        function(delivery.signal);
-    }
-}
-
-/// Makes the return from the handler the death of the process, as it would have been without us.
-///
-/// The signal is queued again with the kernel's own information while it is blocked; returning unblocks it, and it
-/// strikes before another instruction of the thread runs. So exit status, core dump, `si_code` and `si_addr` are those
-/// of the original. raise(3) would change all but the first.
-fn die(delivery: &Delivery<'_>) {
-    let _ = sys::set_action(delivery.signal, &sys::default_action());
-    let mut mask = sys::empty_set();
-    sys::add_to_set(&mut mask, delivery.signal);
-    sys::set_mask(libc::SIG_BLOCK, &mask);
-    // SAFETY: the kernel's information, or null.
-    let queued =
-        unsafe { delivery.info.as_ref() }.map(|info| sys::queue_to_self(delivery.signal, info));
-    if queued != Some(Ok(())) {
-        let _ = sys::signal_thread(sys::thread_id(), delivery.signal);
-    }
 }
 
 /// Nothing but a fault of ours or the watchdog may interrupt a capture.

@@ -301,8 +301,19 @@ fn text(name: *const libc::c_char) -> Option<&'static [u8]> {
 
 /// Returns two real-time signals that nobody has an action for, from the highest down; `None` where there are not two.
 pub fn free_signals() -> Option<(i32, i32)> {
-    let mut free = (libc::SIGRTMIN()..libc::SIGRTMAX()).rev().filter(|signal| {
-        sys::action(*signal).is_ok_and(|action| action.sa_sigaction == libc::SIG_DFL)
-    });
+    let mut free = unused_signals();
     Some((free.next()?, free.next()?))
+}
+
+/// Returns a real-time signal that nobody has an action for, and that a crash will not use; `None` where there is none.
+pub fn spare_signal() -> Option<i32> {
+    let configuration = configuration();
+    let taken = configuration.map(|known| [known.park_signal, known.watchdog_signal]);
+    unused_signals().find(|signal| !taken.is_some_and(|taken| taken.contains(signal)))
+}
+
+fn unused_signals() -> impl Iterator<Item = i32> {
+    (libc::SIGRTMIN()..libc::SIGRTMAX()).rev().filter(|signal| {
+        sys::action(*signal).is_ok_and(|action| action.sa_sigaction == libc::SIG_DFL)
+    })
 }

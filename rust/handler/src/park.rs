@@ -5,10 +5,14 @@
 //! serves one thread at a time. Nothing of this exists before a crash: the signal's action is set in the dying process.
 
 use core::ffi::c_void;
-use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicUsize, Ordering};
+use core::sync::atomic::{
+    AtomicBool, AtomicI32, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering,
+};
 
 use crate::native::Registers;
-use crate::{context, foreign, helper, sys};
+use crate::python_state::Note;
+use crate::sys::{self, ThreadStatus};
+use crate::{context, foreign, handle, helper};
 
 /// How many threads are parked; of more, the rest is only counted.
 pub const THREADS_MAX: usize = 1024;
@@ -34,8 +38,15 @@ const RELEASE: u32 = 2;
 #[derive(Debug)]
 pub struct Slot {
     thread: AtomicI32,
+    /// What the kernel said of the thread before it was asked to park.
+    name: [AtomicU64; 2],
+    kernel_state: AtomicU8,
+    /// What the thread said of its Python state.
+    python: Note,
     state: AtomicU32,
     command: AtomicU32,
+    /// Whether a signal was sent that ends the thread's dump.
+    is_cut: AtomicBool,
     context: AtomicPtr<c_void>,
     /// Where its text is in the dump.
     from: AtomicUsize,
@@ -46,8 +57,12 @@ impl Slot {
     const fn new() -> Self {
         Self {
             thread: AtomicI32::new(0),
+            name: [const { AtomicU64::new(0) }; 2],
+            kernel_state: AtomicU8::new(0),
+            python: Note::new(),
             state: AtomicU32::new(ASKED),
             command: AtomicU32::new(WAIT),
+            is_cut: AtomicBool::new(false),
             context: AtomicPtr::new(core::ptr::null_mut()),
             from: AtomicUsize::new(0),
             to: AtomicUsize::new(0),
@@ -57,6 +72,35 @@ impl Slot {
     /// Returns the thread's ID.
     pub fn thread(&self) -> i32 {
         self.thread.load(Ordering::Relaxed)
+    }
+
+    /// Returns the thread's name and state as they were before it was asked to park.
+    pub fn status(&self) -> ThreadStatus {
+        let mut name = [0; 16];
+        for (bytes, word) in name.as_chunks_mut().0.iter_mut().zip(&self.name) {
+            *bytes = word.load(Ordering::Relaxed).to_ne_bytes();
+        }
+        ThreadStatus {
+            name,
+            state: self.kernel_state.load(Ordering::Relaxed),
+        }
+    }
+
+    fn set_status(&self, status: &ThreadStatus) {
+        for (bytes, word) in status.name.as_chunks().0.iter().zip(&self.name) {
+            word.store(u64::from_ne_bytes(*bytes), Ordering::Relaxed);
+        }
+        self.kernel_state.store(status.state, Ordering::Relaxed);
+    }
+
+    /// Returns what the thread said of its Python state when it stopped.
+    pub(crate) fn python(&self) -> &Note {
+        &self.python
+    }
+
+    /// Returns whether the thread stopped when it was asked to, or never will.
+    pub fn is_still(&self) -> bool {
+        self.has_answered() || self.status().has_ended()
     }
 
     /// Returns whether the thread stopped when it was asked to.
@@ -78,6 +122,27 @@ impl Slot {
     fn leave(&self) {
         self.state.store(LEFT, Ordering::Release);
         sys::futex_wake(&self.state);
+    }
+
+    /// Waits until the thread's state is another; returns whether it is by then.
+    fn leaves(&self, state: u32, most_ns: u64) -> bool {
+        let deadline = sys::clock_ns(libc::CLOCK_MONOTONIC).saturating_add(most_ns);
+        while self.state.load(Ordering::Acquire) == state {
+            let left = deadline.saturating_sub(sys::clock_ns(libc::CLOCK_MONOTONIC));
+            if left == 0 {
+                return false;
+            }
+            sys::futex_wait(&self.state, state, left);
+        }
+        true
+    }
+
+    /// Ends the thread's dump by a signal that is taken for a fault in it; returns whether it has ended.
+    fn cut(&self) -> bool {
+        self.is_cut.store(true, Ordering::Release);
+        handle::signal_of_ours()
+            .is_some_and(|signal| sys::signal_thread(self.thread(), signal).is_ok())
+            && self.leaves(PARKED, NEXT_ANSWER_MAX_NS)
     }
 
     /// Returns the range of the thread's text in the dump.
@@ -106,6 +171,8 @@ pub fn total() -> usize {
 
 /// Stops the other threads; returns when all have answered or no more do.
 ///
+/// What the kernel says of each is read before it is asked: all that are parked sleep.
+///
 /// `signal` must be a real-time signal that nobody else uses.
 pub fn park(signal: libc::c_int, is_crash: impl Fn(libc::c_int) -> bool) {
     let mut action = sys::default_action();
@@ -124,7 +191,7 @@ pub fn park(signal: libc::c_int, is_crash: impl Fn(libc::c_int) -> bool) {
             break;
         }
     }
-    let asked = slots().len() as u32;
+    let asked = asked();
     let deadline = sys::clock_ns(libc::CLOCK_MONOTONIC).saturating_add(PARKING_MAX_NS);
     loop {
         let answered = ANSWERED.load(Ordering::Acquire);
@@ -136,7 +203,7 @@ pub fn park(signal: libc::c_int, is_crash: impl Fn(libc::c_int) -> bool) {
         if ANSWERED.load(Ordering::Acquire) == answered
             && slots()
                 .iter()
-                .filter(|slot| !slot.has_answered())
+                .filter(|slot| !slot.is_still())
                 .all(|slot| sys::thread_blocks(slot.thread(), signal))
         {
             return;
@@ -174,8 +241,10 @@ fn forget_earlier() {
     }
     for slot in slots() {
         slot.thread.store(0, Ordering::Relaxed);
+        slot.python.forget();
         slot.state.store(ASKED, Ordering::Relaxed);
         slot.command.store(WAIT, Ordering::Relaxed);
+        slot.is_cut.store(false, Ordering::Relaxed);
         slot.from.store(0, Ordering::Relaxed);
         slot.to.store(0, Ordering::Relaxed);
     }
@@ -191,40 +260,34 @@ pub fn release() {
     }
     let signal = SIGNAL.swap(0, Ordering::Relaxed);
     if signal != 0 {
-        // A thread that did not answer may still have the signal pending: ignoring discards it, the default would
-        // end the process by it.
-        let mut action = sys::default_action();
-        action.sa_sigaction = libc::SIG_IGN;
-        let _ = sys::set_action(signal, &action);
-        let _ = sys::set_action(signal, &sys::default_action());
+        sys::discard_signal(signal);
     }
 }
 
-/// Lets every parked thread dump its Python stack, the main thread first. Returns whether all did.
-pub fn dump_python_stacks(descriptor: i32, main_thread: i32) -> bool {
-    let main = slots().iter().filter(|slot| slot.thread() == main_thread);
-    let others = slots().iter().filter(|slot| slot.thread() != main_thread);
+/// Lets every parked thread dump its Python stack, the main thread first, which is the kernel's first too. Returns
+/// whether all who have one did.
+///
+/// With `may_cut` a dump that takes too long is cut short, for which the dumper may never serve again: the process is
+/// dying.
+pub fn dump_python_stacks(descriptor: i32, may_cut: bool) -> bool {
     let mut position = sys::seek(descriptor, 0, libc::SEEK_CUR).unwrap_or(0) as usize;
-    for slot in main.chain(others).filter(|slot| slot.has_answered()) {
+    let mut all = true;
+    for slot in slots().iter().filter(|slot| slot.has_answered()) {
         slot.command.store(DUMP, Ordering::Release);
         sys::futex_wake(&slot.command);
-        let deadline = sys::clock_ns(libc::CLOCK_MONOTONIC).saturating_add(DUMP_MAX_NS);
-        while slot.state.load(Ordering::Acquire) == PARKED {
-            if sys::clock_ns(libc::CLOCK_MONOTONIC) > deadline {
-                // The dumper serves nobody else before it has returned here.
-                return false;
-            }
-            sys::futex_wait(&slot.state, PARKED, DUMP_MAX_NS);
+        let is_over = slot.leaves(PARKED, DUMP_MAX_NS) || may_cut && slot.cut();
+        if !is_over {
+            // It may write on at any time: what others wrote now could not be told from it.
+            return false;
         }
         let end = sys::seek(descriptor, 0, libc::SEEK_CUR).unwrap_or(0) as usize;
         slot.from.store(position, Ordering::Relaxed);
         slot.to.store(end, Ordering::Relaxed);
+        let is_missing = slot.python.is_pythons() && end == position;
+        all &= slot.state.load(Ordering::Relaxed) != FAULTED && !is_missing;
         position = end;
-        if slot.state.load(Ordering::Relaxed) == FAULTED {
-            return false;
-        }
     }
-    true
+    all
 }
 
 /// Takes a fault of the dumper in a parked thread; returns whether it was one.
@@ -240,7 +303,8 @@ pub unsafe fn take_fault(own_context: *mut c_void) -> bool {
     };
     if slot.command.load(Ordering::Acquire) != DUMP || slot.state.load(Ordering::Relaxed) != PARKED
     {
-        return false;
+        // The signal that was to end the dump comes after its end.
+        return slot.is_cut.swap(false, Ordering::AcqRel);
     }
     slot.state.store(FAULTED, Ordering::Release);
     sys::futex_wake(&slot.state);
@@ -258,6 +322,7 @@ extern "C" fn on_park(_signal: libc::c_int, _info: *mut libc::siginfo_t, context
         && slot.command.load(Ordering::Acquire) != RELEASE
     {
         slot.context.store(context, Ordering::Relaxed);
+        slot.python.take();
         slot.state.store(PARKED, Ordering::Release);
         ANSWERED.fetch_add(1, Ordering::Release);
         sys::futex_wake(&ANSWERED);
@@ -282,6 +347,13 @@ fn wait_for(command: &AtomicU32, is_due: impl Fn(u32) -> bool) -> u32 {
     }
 }
 
+/// Returns how many threads were asked.
+fn asked() -> u32 {
+    let ended = |slot: &&Slot| !slot.status().has_ended();
+    let asked = slots().iter().filter(ended);
+    asked.fold(0, |sum: u32, _| sum.saturating_add(1))
+}
+
 /// Asks every thread that has no slot yet; returns how many there were.
 fn ask_new_threads(signal: libc::c_int) -> usize {
     let own = sys::thread_id();
@@ -300,7 +372,12 @@ fn ask_new_threads(signal: libc::c_int) -> usize {
             return;
         };
         slot.thread.store(thread, Ordering::Relaxed);
+        let status = sys::thread_status(thread);
+        slot.set_status(&status);
         USED.store(used.saturating_add(1), Ordering::Release);
+        if status.has_ended() {
+            return;
+        }
         asked = asked.saturating_add(1);
         if sys::signal_thread(thread, signal).is_err() {
             // Gone between the look and the question.

@@ -14,7 +14,7 @@ use crate::error_file::StageReport;
 use crate::install::Configuration;
 use crate::modules::{self, Module};
 use crate::sys::{self, ThreadTimer};
-use crate::{abort, black_box, foreign, native, park};
+use crate::{abort, black_box, foreign, native, park, python_state};
 
 /// What is done, in this order. The facts themselves come before all stages: they cannot fail.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -135,6 +135,7 @@ pub(crate) fn reset() {
     OWN_STACK_END.store(0, Ordering::Relaxed);
     foreign::forget_python_dump();
     abort::forget();
+    python_state::forget();
     native::forget();
     modules::forget();
     OTHERS_USED.store(0, Ordering::Relaxed);
@@ -208,10 +209,15 @@ pub(crate) fn extend(by_ns: u64) {
 
 /// Marks the running stage as one that did not come to its end; the caller goes on with [`run`].
 pub(crate) fn interrupt(by_watchdog: bool) {
-    finish(
-        NEXT.load(Ordering::Relaxed),
-        if by_watchdog { TIMEOUT } else { FAULT },
-    );
+    let index = NEXT.load(Ordering::Relaxed);
+    if STAGES
+        .get(index)
+        .is_some_and(|stage| stage.0 == Stage::OwnPythonStack)
+        && let Some(descriptor) = foreign::prepare_python_dump()
+    {
+        note_own_stack_end(descriptor);
+    }
+    finish(index, if by_watchdog { TIMEOUT } else { FAULT });
 }
 
 fn finish(index: usize, status: u8) {
@@ -287,15 +293,20 @@ fn execute(stage: Stage, configuration: &Configuration, depth: Depth) -> bool {
         Stage::OwnNativeStack => native::walk_crashed(facts.registers.as_ref()),
         Stage::Park if depth == Depth::Snapshot => {
             park::count_only();
+            python_state::look(core::iter::empty());
             false
         }
         Stage::Park => {
             park::park(configuration.park_signal, crate::install::is_captured);
-            park::slots().iter().all(park::Slot::has_answered)
+            python_state::look(park::slots().iter().map(park::Slot::python));
+            park::slots().iter().all(park::Slot::is_still)
         }
         Stage::OtherNativeStacks => native::walk_others(facts.registers.as_ref()),
-        Stage::OtherPythonStacks => foreign::prepare_python_dump()
-            .is_some_and(|descriptor| park::dump_python_stacks(descriptor, facts.process)),
+        Stage::OtherPythonStacks => {
+            let may_cut = depth == Depth::Full;
+            foreign::prepare_python_dump()
+                .is_some_and(|descriptor| park::dump_python_stacks(descriptor, may_cut))
+        }
         Stage::Enriched => write(facts, configuration, Strength::Enriched),
         Stage::Notice => crash_record::tell(facts, configuration),
     }
@@ -332,9 +343,14 @@ fn dump_own_stack() -> bool {
         return false;
     };
     foreign::dump_python_stack();
+    note_own_stack_end(descriptor) > 0
+}
+
+/// What has been dumped by now is the crashed thread's.
+fn note_own_stack_end(descriptor: i32) -> usize {
     let end = sys::seek(descriptor, 0, libc::SEEK_CUR).unwrap_or(0) as usize;
     OWN_STACK_END.store(end, Ordering::Relaxed);
-    end > 0
+    end
 }
 
 fn stage_reports(room: &mut [StageReport; STAGES.len()]) -> &[StageReport] {

@@ -6,7 +6,7 @@ use crate::context::{Facts, until_nul};
 use crate::error_file::Record;
 use crate::json::Writer;
 use crate::native::Frame;
-use crate::{abort, modules, park, python_stack, sys};
+use crate::{abort, modules, park, python_stack};
 
 /// Below this an address is a null pointer with an offset: Linux maps nothing there.
 ///
@@ -74,9 +74,7 @@ impl Record<'_> {
         }
         let mut left = text_max.saturating_sub(own.len());
         let mut omitted = 0_u64;
-        let is_main = |slot: &&park::Slot| slot.thread() == self.facts.process;
-        let main = park::slots().iter().filter(is_main);
-        for slot in main.chain(park::slots().iter().filter(|slot| !is_main(slot))) {
+        for slot in park::slots() {
             let stack =
                 python_stack::without_headline(self.dump.get(slot.dumped()).unwrap_or_default());
             // A native thread that once called into Python has no frame to show.
@@ -88,9 +86,8 @@ impl Record<'_> {
                 continue;
             }
             left = left.saturating_sub(stack.len());
-            let mut name = [0; 16];
             writer.text(b"\nThread '");
-            writer.text(sys::name_of_thread(slot.thread(), &mut name).unwrap_or(b"?"));
+            writer.text(until_nul(&slot.status().name));
             writer.text(b"' (most recent call first):\n");
             writer.text(stack);
         }

@@ -12,6 +12,7 @@ mod handlers;
 mod jump;
 mod stacks;
 mod threads;
+mod waiting;
 
 /// A fault, or whatever else a thread shall do.
 type Function = extern "C" fn();

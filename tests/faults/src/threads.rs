@@ -79,3 +79,65 @@ extern "C" fn block_signals(block: c_int) {
         libc::pthread_sigmask(how, &raw const all, std::ptr::null_mut());
     }
 }
+
+/// Starts a thread that computes for ever.
+#[unsafe(no_mangle)]
+extern "C" fn spinner() {
+    start_and_await(|| {
+        loop {
+            std::hint::spin_loop();
+        }
+    });
+}
+
+/// Starts a thread that the kernel keeps from handling any signal: its child has taken its place.
+///
+/// Source: vfork(2), the parent is suspended until the child ends; this child ends with the process.
+#[unsafe(no_mangle)]
+extern "C" fn uninterruptible() {
+    let thread = start_and_await(|| unsafe {
+        let flags = (libc::CLONE_VFORK | libc::SIGCHLD) as usize;
+        if libc::syscall(libc::SYS_clone, flags, 0_usize, 0_usize, 0_usize, 0_usize) == 0 {
+            libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+            loop {
+                libc::pause();
+            }
+        }
+    });
+    await_state(thread, b'D');
+}
+
+/// Ends the main thread alone; then another one faults.
+#[unsafe(no_mangle)]
+extern "C" fn fault_without_main(fault: Function) {
+    let main = unsafe { libc::getpid() };
+    std::thread::spawn(move || {
+        await_state(main, b'Z');
+        fault();
+    });
+    unsafe { libc::syscall(libc::SYS_exit, 0) };
+}
+
+/// Starts a thread, waits until it runs, and returns its ID.
+fn start_and_await(function: impl FnOnce() + Send + 'static) -> libc::pid_t {
+    let (sender, receiver) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        sender
+            .send(unsafe { libc::gettid() })
+            .expect("somebody waits");
+        function();
+    });
+    receiver.recv().expect("the thread runs")
+}
+
+/// Waits until the kernel says that a thread of this process is in a state.
+fn await_state(thread: libc::pid_t, state: u8) {
+    let is_there = || {
+        let text = std::fs::read(format!("/proc/self/task/{thread}/stat")).unwrap_or_default();
+        let name = text.iter().rposition(|byte| *byte == b')').unwrap_or(0);
+        text.get(name + 2) == Some(&state)
+    };
+    while !is_there() {
+        std::thread::yield_now();
+    }
+}

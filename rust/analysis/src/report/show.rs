@@ -239,8 +239,9 @@ impl Page {
     }
 
     fn stacks(&mut self, section: &Section, thread: &Thread, most: usize) {
-        if !thread.state.is_empty() {
-            self.line(2, &thread.state);
+        let condition = condition(thread);
+        if !condition.is_empty() {
+            self.line(2, &condition);
         }
         for frame in thread.python.iter().take(most) {
             self.python(frame);
@@ -253,7 +254,7 @@ impl Page {
             self.native(section, frame);
         }
         self.more(thread.native.len(), most);
-        if is_empty(thread) && thread.state.is_empty() {
+        if is_empty(thread) && condition.is_empty() {
             self.line(2, "no frame was found");
         }
     }
@@ -384,6 +385,17 @@ fn is_empty(thread: &Thread) -> bool {
     thread.python.is_empty() && thread.native.is_empty()
 }
 
+/// What a reader of its stacks must know of a thread; most threads just sleep.
+fn condition(thread: &Thread) -> String {
+    let mut parts = Vec::new();
+    if thread.answered == Some(false) {
+        parts.push("did not answer".to_owned());
+        parts.extend((!thread.state.is_empty()).then(|| thread.state.clone()));
+    }
+    parts.extend((thread.holds_gil == Some(true)).then(|| "holds the GIL".to_owned()));
+    parts.join(", ")
+}
+
 fn named(thread: &Thread) -> String {
     let id = thread
         .tid
@@ -409,7 +421,7 @@ fn groups<'a>(threads: &[&'a Thread]) -> Vec<Vec<&'a Thread>> {
     let mut groups: Vec<Vec<&Thread>> = Vec::new();
     let mut known: HashMap<String, usize> = HashMap::new();
     for thread in threads {
-        let stacks = (&thread.state, &thread.python, &thread.native);
+        let stacks = (condition(thread), &thread.python, &thread.native);
         let key = serde_json::to_string(&stacks).unwrap_or_default();
         match known.get(&key) {
             Some(index) => groups[*index].push(thread),
@@ -542,6 +554,7 @@ mod tests {
         let thread = |number: u32| Thread {
             name: evil.clone(),
             state: evil.clone(),
+            answered: Some(false),
             tid: Some(number),
             crashed: number == 0,
             python: vec![frame.clone(); number as usize],

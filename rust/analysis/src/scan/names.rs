@@ -59,6 +59,7 @@ impl FileRole {
 pub(crate) fn role(name: &OsStr) -> FileRole {
     // A name that is not UTF-8 is none of ours, but may be a log's: the ending decides.
     let name = name.to_string_lossy();
+    let name = name.strip_suffix(".gz").unwrap_or(&name);
     if name.contains(files::TEMPORARY) {
         return FileRole::Other;
     }
@@ -73,7 +74,7 @@ pub(crate) fn role(name: &OsStr) -> FileRole {
             FileRole::Other
         };
     }
-    if ours && is_terminated(&name) {
+    if ours && is_terminated(name) {
         return FileRole::Terminated;
     }
     let Some(stem) = name.strip_suffix(files::ERROR) else {
@@ -212,6 +213,9 @@ mod tests {
             ("config.json", FileRole::Json),
             ("error.yaml.json", FileRole::Json),
             ("agent0.err", FileRole::Log),
+            ("agent0.err.gz", FileRole::Log),
+            ("error.json.gz", FileRole::Main),
+            ("model.tar.gz", FileRole::Other),
             ("core.4242", FileRole::Other),
         ] {
             assert_eq!(role(OsStr::new(name)), expected, "{name}");

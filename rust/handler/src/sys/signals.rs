@@ -43,6 +43,14 @@ pub fn set_action(signal: libc::c_int, action: &libc::sigaction) -> Result<(), E
     check(unsafe { libc::sigaction(signal, &raw const *action, core::ptr::null_mut()) }).map(drop)
 }
 
+/// Sets the default action of a signal and discards what is pending of it: the default would end the process by that.
+pub fn discard_signal(signal: libc::c_int) {
+    let mut action = default_action();
+    action.sa_sigaction = libc::SIG_IGN;
+    let _ = set_action(signal, &action);
+    let _ = set_action(signal, &default_action());
+}
+
 /// Returns the default action.
 pub fn default_action() -> libc::sigaction {
     // SAFETY: all zeros is SIG_DFL with no flags and an empty mask.

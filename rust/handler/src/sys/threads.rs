@@ -167,9 +167,59 @@ fn decimal(digits: &[u8]) -> Option<i32> {
     Some(number)
 }
 
-/// Returns the name of a thread of this process, from /proc.
-pub fn name_of_thread(thread: i32, name: &mut [u8; 16]) -> Option<&[u8]> {
-    read_of(b"/proc/self/task/", thread, b"comm", name)?.strip_suffix(b"\n")
+/// What the kernel says of a thread.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct ThreadStatus {
+    /// Its name, at most 15 bytes and NULs after them.
+    pub name: [u8; 16],
+    /// The letter of its state, 0 where it is gone.
+    pub state: u8,
+}
+
+impl ThreadStatus {
+    /// Returns whether the thread has ended and will never handle a signal: a main thread that ended alone stays so.
+    pub fn has_ended(&self) -> bool {
+        matches!(self.state, b'Z' | b'X')
+    }
+}
+
+/// Returns the status of a thread of this process.
+pub fn thread_status(thread: i32) -> ThreadStatus {
+    let mut text = [0_u8; 128];
+    read_of(b"/proc/self/task/", thread, b"stat", &mut text)
+        .and_then(parse_status)
+        .unwrap_or_default()
+}
+
+/// Source: proc_pid_stat(5): the ID, the name in parentheses, of which it may hold more itself, and the state.
+fn parse_status(text: &[u8]) -> Option<ThreadStatus> {
+    let mut parts = text.rsplitn(2, |byte| *byte == b')');
+    let (after, before) = (parts.next()?, parts.next()?);
+    let found = before.splitn(2, |byte| *byte == b'(').nth(1)?;
+    let mut name = [0; 16];
+    for (slot, byte) in name.iter_mut().zip(found) {
+        *slot = *byte;
+    }
+    let state = *after.get(1)?;
+    Some(ThreadStatus { name, state })
+}
+
+/// Returns the kernel's own words for the letter of a state; empty for a letter that it does not have.
+///
+/// Source: fs/proc/array.c, `task_state_array`.
+pub fn words_of_thread_state(letter: u8) -> &'static str {
+    match letter {
+        b'R' => "R (running)",
+        b'S' => "S (sleeping)",
+        b'D' => "D (disk sleep)",
+        b'T' => "T (stopped)",
+        b't' => "t (tracing stop)",
+        b'X' => "X (dead)",
+        b'Z' => "Z (zombie)",
+        b'P' => "P (parked)",
+        b'I' => "I (idle)",
+        _ => "",
+    }
 }
 
 /// Returns the name of a process, at most 15 bytes and NULs after them; empty where it is gone or hidden.
@@ -218,4 +268,41 @@ fn read_of<'b>(directory: &[u8], id: i32, name: &[u8], buffer: &'b mut [u8]) -> 
     let count = read(descriptor, buffer);
     close(descriptor);
     buffer.get(..count.ok()?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_status_is_read_whatever_the_thread_is_called() {
+        for (text, name, state) in [
+            (&b"42 (python) S 1 42 0"[..], &b"python"[..], b'S'),
+            (b"42 (a) R (b (c)) D 1", b"a) R (b (c)", b'D'),
+            (b"42 (exactly 15 byte) Z 1", b"exactly 15 byte", b'Z'),
+            (b"42 () t 1", b"", b't'),
+        ] {
+            let status = parse_status(text).unwrap();
+            assert_eq!(&status.name[..name.len()], name);
+            assert!(status.name[name.len()..].iter().all(|byte| *byte == 0));
+            assert_eq!(status.state, state);
+        }
+        for text in [
+            &b""[..],
+            b"42",
+            b"42 (python",
+            b"42 (python)",
+            b"42 (python) ",
+        ] {
+            assert_eq!(parse_status(text), None);
+        }
+    }
+
+    #[test]
+    fn the_calling_thread_runs() {
+        let status = thread_status(crate::sys::thread_id());
+        assert_eq!(status.state, b'R');
+        assert_eq!(status.name, thread_name());
+        assert_eq!(thread_status(i32::MAX), ThreadStatus::default());
+    }
 }

@@ -15,10 +15,13 @@ FORBIDDEN = [
 ]
 
 
-def watching(module: str) -> dict[str, str | None]:
+def watching(module: str, directory: Path) -> dict[str, str | None]:
     """Return an environment in which the handlers of a module are watched."""
-    library = str(built_library("firstfault-detector"))
-    return {"LD_PRELOAD": library, "DETECTOR_WATCHES": module}
+    return {
+        "LD_PRELOAD": str(built_library("firstfault-detector")),
+        "DETECTOR_WATCHES": module,
+        "DETECTOR_LOOKS_IN": str(directory),
+    }
 
 
 # Step, signal, and where it happens.
@@ -49,7 +52,7 @@ def test_nothing_forbidden_before_the_first_record(
         context=place,
         before=["load_cpp"],
         program="contexts.py",
-        env=watching("firstfault/_native"),
+        env=watching("firstfault/_native", directory),
     )
     assert "before the first record" not in ours.stderr
     in_child = place == "forked_child"
@@ -70,7 +73,7 @@ def test_the_detector_finds_each_call(directory: Path, name: str) -> None:
         context="handler_on_alternate_stack",
         program="contexts.py",
         under="nothing",
-        env=watching("firstfault_faults"),
+        env=watching("firstfault_faults", directory),
     )
     assert ours.status == FOUND, ours.stderr
     assert ours.stderr == f"before the first record: {name}\n"
@@ -84,6 +87,6 @@ def test_the_detector_sees_the_first_record(directory: Path) -> None:
         "read_null",
         under="activate",
         before=before,
-        env=watching("firstfault/_native"),
+        env=watching("firstfault/_native", directory),
     )
     assert "after the first record: " in ours.stderr

@@ -1,8 +1,9 @@
 //! Preloaded, finds the calls that a signal handler must not make: of the allocator, of locks, of the loader.
 //!
-//! A handler that a module installs whose file name contains `DETECTOR_WATCHES` is wrapped: from its entry to the first
-//! record under its name (linkat, rename), such a call of the same thread ends the process with [`FOUND`]; after that,
-//! it is reported once on stderr.
+//! A handler that a module installs whose file name contains `DETECTOR_WATCHES` is wrapped: from its entry on, until the
+//! first record is in the directory `DETECTOR_LOOKS_IN`, such a call of the same thread ends the process with [`FOUND`];
+//! after that, it is reported once on stderr. How a record gets its name is not seen, since that does not go through the
+//! C library: the detector looks at the directory whenever it meets such a call.
 #![allow(
     clippy::undocumented_unsafe_blocks,
     reason = "every function here is one of the C library's, for the library's callers"
@@ -11,6 +12,8 @@
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering};
 
+/// How the name of a record ends in a directory's entry.
+const RECORD: &[u8] = b".json\0";
 /// The exit status of a process that was caught.
 const FOUND: c_int = 97;
 
@@ -21,18 +24,14 @@ static IS_COMMITTED: AtomicBool = AtomicBool::new(false);
 static HANDLERS: [AtomicUsize; 65] = [const { AtomicUsize::new(0) }; 65];
 
 /// The C library's own functions, looked up as this library is loaded.
-static REAL: [AtomicUsize; 8] = [const { AtomicUsize::new(0) }; 8];
+static REAL: [AtomicUsize; NAMES.len()] = [const { AtomicUsize::new(0) }; NAMES.len()];
 const SIGACTION: usize = 0;
-const LINKAT: usize = 1;
-const RENAME: usize = 2;
-const MUTEX_LOCK: usize = 3;
-const DLOPEN: usize = 4;
-const DLSYM: usize = 5;
-const ITERATE: usize = 6;
-const NAMES: [&CStr; 7] = [
+const MUTEX_LOCK: usize = 1;
+const DLOPEN: usize = 2;
+const DLSYM: usize = 3;
+const ITERATE: usize = 4;
+const NAMES: [&CStr; 5] = [
     c"sigaction",
-    c"linkat",
-    c"rename",
     c"pthread_mutex_lock",
     c"dlopen",
     c"dlsym",
@@ -85,13 +84,46 @@ fn say(text: &[u8]) {
     unsafe { libc::write(2, text.as_ptr().cast(), text.len()) };
 }
 
+/// Returns whether the first record is there: a file that ends so, since a file without a name or under another is
+/// being written still.
+fn is_committed() -> bool {
+    if !IS_COMMITTED.load(Ordering::Relaxed) && has_record() {
+        IS_COMMITTED.store(true, Ordering::Relaxed);
+    }
+    IS_COMMITTED.load(Ordering::Relaxed)
+}
+
+/// Looks at the directory by system calls alone: it is the handler of another that is interrupted here.
+fn has_record() -> bool {
+    let directory = unsafe { libc::getenv(c"DETECTOR_LOOKS_IN".as_ptr()) };
+    if directory.is_null() {
+        return false;
+    }
+    let flags = libc::O_RDONLY | libc::O_DIRECTORY | libc::O_CLOEXEC;
+    let descriptor = unsafe { libc::syscall(libc::SYS_openat, libc::AT_FDCWD, directory, flags) };
+    let mut entries = [0_u8; 1024];
+    let mut found = false;
+    loop {
+        let (buffer, size) = (entries.as_mut_ptr(), entries.len());
+        let count = unsafe { libc::syscall(libc::SYS_getdents64, descriptor, buffer, size) };
+        let Some(filled @ [_, ..]) = usize::try_from(count).ok().and_then(|n| entries.get(..n))
+        else {
+            break;
+        };
+        // Names end with NUL, and no other part of an entry is likely to say this.
+        found |= filled.windows(RECORD.len()).any(|part| part == RECORD);
+    }
+    unsafe { libc::syscall(libc::SYS_close, descriptor) };
+    found
+}
+
 /// Judges a call of the running thread.
 fn judge(name: &'static [u8], reported: &AtomicBool) {
     let inside = INSIDE.load(Ordering::Relaxed);
     if inside == 0 || inside != unsafe { libc::gettid() } {
         return;
     }
-    if !IS_COMMITTED.load(Ordering::Relaxed) {
+    if !is_committed() {
         say(b"before the first record: ");
         say(name);
         say(b"\n");
@@ -160,31 +192,6 @@ extern "C" fn sigaction(
         old.sa_sigaction = before;
     }
     result
-}
-
-fn committed(result: c_int) -> c_int {
-    if result == 0 && INSIDE.load(Ordering::Relaxed) == unsafe { libc::gettid() } {
-        IS_COMMITTED.store(true, Ordering::Relaxed);
-    }
-    result
-}
-
-#[unsafe(no_mangle)]
-extern "C" fn linkat(
-    from: c_int,
-    old: *const c_char,
-    to: c_int,
-    new: *const c_char,
-    flags: c_int,
-) -> c_int {
-    type Function = extern "C" fn(c_int, *const c_char, c_int, *const c_char, c_int) -> c_int;
-    committed(call!(LINKAT, Function, from, old, to, new, flags))
-}
-
-#[unsafe(no_mangle)]
-extern "C" fn rename(old: *const c_char, new: *const c_char) -> c_int {
-    type Function = extern "C" fn(*const c_char, *const c_char) -> c_int;
-    committed(call!(RENAME, Function, old, new))
 }
 
 #[unsafe(no_mangle)]

@@ -156,10 +156,12 @@ def test_both_reports_name_the_culprit(fault: str, tmp_path: Path) -> None:
 
 def test_a_cpp_exception_in_a_native_thread(tmp_path: Path) -> None:
     """The text, and where main was, are in torchrun's own summary."""
+    meeting = tmp_path / "fifo"
+    os.mkfifo(meeting)
     command = [
         *(sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2"),
         *("--standalone", "--log-dir", str(tmp_path / "job"), "--redirects=3"),
-        *(str(PROGRAMS / "watchdog.py"), str(faults_library())),
+        *(str(PROGRAMS / "watchdog.py"), str(faults_library()), str(meeting)),
     ]
     done = subprocess.run(
         command,

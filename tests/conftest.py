@@ -4,9 +4,11 @@ import functools
 import importlib.resources
 import json
 import os
+import signal
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+import warnings
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,7 @@ import jsonschema
 import pytest
 
 PROGRAMS = Path(__file__).parent / "programs"
+SPARE_PLACE = Path("/dev/shm")
 
 # Variables that would make a test depend on who runs it.
 FOREIGN = ("FIRSTFAULT_", "TORCHELASTIC_", "RANK", "LOCAL_RANK", "WORLD_SIZE", "GROUP_")
@@ -51,6 +54,33 @@ class Ended:
 
 
 Run = Callable[..., Ended]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _nothing_ignored() -> None:
+    """Let programs die of requests to end also where the tests themselves ignore them.
+
+    Under nohup, or in a shell's background, these are ignored, and a program inherits
+    that; what is handled, be it by nothing, is back at its default in a program.
+    """
+    for number in signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM:
+        if signal.getsignal(number) == signal.SIG_IGN:
+            signal.signal(number, lambda *_: None)
+
+
+@pytest.fixture(autouse=True)
+def _no_litter() -> Iterator[None]:
+    """Warn of what a test leaves in memory, where records go that found no place."""
+    before = spared()
+    yield
+    # A warning only: it may be of another run on this machine.
+    if litter := spared() - before:
+        warnings.warn(f"left in {SPARE_PLACE}: {sorted(litter)}", stacklevel=1)
+
+
+def spared() -> set[str]:
+    """Return the names of the files that are in the spare place now."""
+    return {path.name for path in SPARE_PLACE.glob("firstfault.*")}
 
 
 @pytest.fixture(autouse=True)

@@ -22,6 +22,7 @@ TWO = ("read of a null pointer", "abort")
 
 # Where the record is.
 OWN, CHILD, BESIDE = "own file", "child's file", "beside"
+SPARED = "spare place"
 
 
 @dataclass(frozen=True)
@@ -286,12 +287,8 @@ CONTEXTS = {
     "no /dev/shm": Context(SOME, around="no_shared_memory"),
     "no /proc": Context(SOME, around="no_proc"),
     "tmpfs": Context(SOME, around="tmpfs"),
-    "disk full": Context(TWO, around="full_disk", without={"*": "the disk is full"}),
-    "directory read-only": Context(
-        TWO,
-        around="read_only",
-        without={"*": "the directory is read-only"},
-    ),
+    "disk full": Context(TWO, around="full_disk", record=SPARED),
+    "directory read-only": Context(TWO, around="read_only", record=SPARED),
     "no file may grow": Context(
         TWO,
         steps=("no_large_files",),

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from capture_faults import FAULTS, PARENT_KILLS
-from capture_matrix import BESIDE, CHILD, CONTEXTS, OWN, Context, Row, rows
-from conftest import read_record
+from capture_matrix import BESIDE, CHILD, CONTEXTS, OWN, SPARED, Context, Row, rows
+from conftest import SPARE_PLACE, read_record
 from cores import Core, read_core
 from crashes import (
     ROOT,
@@ -36,11 +36,12 @@ HEAD = """# What a crash leaves, fault by fault and context by context
 
 `make test-all` runs each row, with firstfault and without, and writes this table. In
 every row both runs end with the same status and say the same, but for the decorator's
-own frame and for stack overflows, which a thread without an alternate signal stack
-cannot tell of. There is at most one record; it fits the schema and names the signal and
-the functions that the thread was in. But for it, the black box and an older file that
-was in its place nothing is left, no child either. "The same" core dumps have the same
-program counter, `si_code` and `si_addr`.
+own frame, for stack overflows, which a thread without an alternate signal stack cannot
+tell of, and for the notices of a directory that takes nothing. There is at most one
+record; it fits the schema and names the signal and the functions that the thread was
+in. But for it, the black box and an older file that was in its place nothing is left,
+no child either. A record in the spare place is in /dev/shm, and a notice says where.
+"The same" core dumps have the same program counter, `si_code` and `si_addr`.
 
 | context | fault | the process ended | core dump | signal in the record | record |
 | --- | --- | --- | --- | --- | --- |
@@ -90,12 +91,19 @@ def around() -> Iterator[Callable[[Context], tuple[Path, dict[str, Any]]]]:
 def in_namespaces(script: str, *options: str) -> dict[str, Any]:
     """Return what runs a program in namespaces of its own, after a script.
 
-    What is in the directory of error files is copied before it goes.
+    They have a /dev/shm of their own. What is in it and in the directory of error files
+    is copied before it goes.
     """
     unshare = ("unshare", "-m", *options)
     if subprocess.run([*unshare, "true"], capture_output=True, check=False).returncode:
         missing("private namespaces")
-    script += '\nstatus=0; "$@" & wait $! || status=$?\ncp -a errors kept\nexit $status'
+    script = f"""
+        mount -t tmpfs none /dev/shm
+        {script}
+        status=0; "$@" & wait $! || status=$?
+        mkdir kept; cp -a errors/. /dev/shm/. kept
+        exit $status
+    """
     return {"prefix": [*unshare, "sh", "-ec", script, "sh"]}
 
 
@@ -226,7 +234,9 @@ def check(row: Row, around: Any) -> str:
     theirs, ours = (execute(row, each, around) for each in (without, under))
     assert ours.ended.status == theirs.ended.status, ours.ended.stderr
     assert ours.ended.stdout == theirs.ended.stdout
-    wanted, found = comparable(theirs.ended.stderr), comparable(ours.ended.stderr)
+    said, notices = apart(ours.ended.stderr)
+    assert bool(notices) == (context.record == SPARED), notices
+    wanted, found = comparable(theirs.ended.stderr), comparable(said)
     if details.reason.startswith("stack overflow"):
         # Without us the thread may have no stack left for saying what happened.
         assert [line for line in found if line in wanted] == wanted
@@ -242,6 +252,8 @@ def check(row: Row, around: Any) -> str:
         assert [name for name in left if not name.endswith(".box")] == []
         return f"{end} | | none: {why}"
     name = record_name(context, ours, left)
+    if context.record == SPARED:
+        assert f"record is in {SPARE_PLACE / name}: " in notices[-1]
     record = read_record(ours.ended.directory / name)
     section = record["firstfault"]
     assert (section["kind"], section["final"]) == ("signal", True)
@@ -256,12 +268,23 @@ def check(row: Row, around: Any) -> str:
     return f"{end} | {told} | {context.record}{why and f': {why}'}"
 
 
+def apart(stderr: str) -> tuple[str, list[str]]:
+    """Return what the program said, and what we said of a target that takes nothing."""
+    ours = re.compile(
+        r"^firstfault: .*\n"
+        r"|^.*UserWarning: Unable to prepare for crashes.*\n(?:  .*\n)?",
+        re.MULTILINE,
+    )
+    return ours.sub("", stderr), ours.findall(stderr)
+
+
 def record_name(context: Context, ours: Ran, left: list[str]) -> str:
     """Return the name of the one record that a run has left, and nothing else."""
     name = {
         OWN: r"error\.json",
         BESIDE: r"error\.\d+\.json",
         CHILD: r"error\.\d+\.child_\d+\.json",
+        SPARED: r"firstfault\.\d+\.\d+\.\d+\.json",
     }[context.record]
     present = [each for each in ours.files if re.fullmatch(name, each)]
     assert len(present) == 1, ours.files

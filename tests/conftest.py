@@ -107,8 +107,12 @@ def error_file(directory: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def run(tmp_path: Path, directory: Path) -> Run:
-    """Run a program: its source, or the path of one, and what surrounds it."""
+def run(tmp_path: Path, directory: Path) -> Iterator[Run]:
+    """Run a program: its source, or the path of one, and what surrounds it.
+
+    What it leaves in the spare place is removed behind the test.
+    """
+    ran = []
 
     def run(
         program: str | Path,
@@ -127,19 +131,27 @@ def run(tmp_path: Path, directory: Path) -> Run:
             "TORCHELASTIC_ERROR_FILE": str(directory / "error.json"),
             "PYTHONPATH": str(PROGRAMS),
         }
-        done = subprocess.run(
+        with subprocess.Popen(
             [*prefix, sys.executable, *flags, str(path), *arguments],
             env=clean_environment(**{**default, **(env or {})}),
             cwd=tmp_path,
-            capture_output=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
             text=True,
             errors="surrogateescape",
-            timeout=timeout,
-            check=False,
-        )
-        return Ended(done.returncode, done.stdout, done.stderr, directory)
+        ) as process:
+            ran.append(process.pid)
+            try:
+                stdout, stderr = process.communicate(timeout=timeout)
+            except BaseException:
+                process.kill()
+                raise
+        return Ended(process.returncode, stdout, stderr, directory)
 
-    return run
+    yield run
+    for pid in ran:
+        for path in SPARE_PLACE.glob(f"firstfault.*.{pid}.*"):
+            path.unlink()
 
 
 @functools.cache

@@ -22,6 +22,8 @@ pub(crate) struct Job {
     pub(crate) hosts: BTreeMap<HostKey, HostEvidence>,
     /// Whether a launcher left a log that fits none of the hosts.
     pub(crate) stray_launcher: bool,
+    /// Whether every launcher that left a log says that its workers ended well.
+    pub(crate) succeeded: bool,
     /// What kernels and schedulers say.
     pub(crate) facts: Vec<HostFact>,
     /// What flight recorders dumped.
@@ -42,6 +44,8 @@ pub(crate) enum HostKey {
 pub(crate) struct HostEvidence {
     /// Its name for people; empty where nothing tells it.
     pub(crate) label: String,
+    /// Whether its launcher left a log.
+    pub(crate) spoke: bool,
     /// Whether its launcher said how its workers ended.
     pub(crate) reported: bool,
     /// The signal that ended the launcher, and the log that says so.
@@ -91,6 +95,8 @@ pub(crate) struct Status {
     pub(crate) time_ns: Option<i64>,
     /// Where it says so, as `agent0.err:16`.
     pub(crate) source: String,
+    /// The same as a path.
+    pub(crate) log: PathBuf,
     /// The worker's process ID.
     pub(crate) pid: Option<u32>,
     /// Whether the launcher killed it, after it had not ended when asked to; `None` where it says of none whom it ended.
@@ -258,6 +264,11 @@ pub(crate) fn assemble(mut evidence: Evidence, options: &Options) -> Job {
         }
         job.damaged.push(file);
     }
+    let agents = &evidence.agents;
+    job.succeeded = !agents.is_empty()
+        && agents
+            .iter()
+            .all(|agent| agent.succeeded && agent.entries.is_empty());
     job.add_agents(&evidence.agents, &numbers);
     job.facts = std::mem::take(&mut evidence.facts);
     job.dumps = std::mem::take(&mut evidence.dumps);

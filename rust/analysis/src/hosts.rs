@@ -20,6 +20,10 @@ pub(crate) struct HostFact {
     pub(crate) host: Option<String>,
     /// The process that the line names.
     pub(crate) pid: Option<u32>,
+    /// The month and the day that the line begins with.
+    pub(crate) day: Option<(u32, u32)>,
+    /// How many lines of the log follow it.
+    pub(crate) rest: usize,
 }
 
 impl HostFact {
@@ -63,9 +67,39 @@ pub(crate) fn facts(path: &Path, text: &str) -> Vec<HostFact> {
             text: begin(line, 300).to_owned(),
             host: rule.host(line).map(str::to_owned).or_else(|| logger(line)),
             pid: rule.process(line),
+            day: day(line),
+            rest: 0,
         });
     }
+    if !found.is_empty() {
+        let lines = text.lines().count();
+        for fact in &mut found {
+            fact.rest = lines.saturating_sub(fact.line);
+        }
+    }
     found
+}
+
+/// Reads `Nov 29 16:33:26` of syslog, or `2026-11-29T16:33:26`, at the start of a line.
+fn day(line: &str) -> Option<(u32, u32)> {
+    const MONTHS: [&str; 12] = [
+        "Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec",
+    ];
+    let line = line.trim_start_matches('[');
+    let mut words = line.split_ascii_whitespace();
+    let first = words.next()?;
+    // `dmesg -T` begins with the day of the week.
+    let month = |word: &str| MONTHS.iter().position(|month| *month == word);
+    if let Some(month) = month(first).or_else(|| month(words.clone().next()?)) {
+        if MONTHS.get(month) != Some(&first) {
+            words.next();
+        }
+        return Some((u32::try_from(month).ok()? + 1, words.next()?.parse().ok()?));
+    }
+    let mut parts = first.get(..10)?.split('-');
+    let year: u32 = parts.next()?.parse().ok()?;
+    let found = (parts.next()?.parse().ok()?, parts.next()?.parse().ok()?);
+    (1970..3000).contains(&year).then_some(found)
 }
 
 /// Reads the host before `kernel: ` in a line of syslog: `Nov 29 16:33:26 node-7 kernel: …`.
@@ -107,6 +141,19 @@ mod tests {
                 ("gpu_lost", "dmesg.txt:5".to_owned(), None, None),
             ]
         );
+    }
+
+    #[test]
+    fn days_of_lines() {
+        for (line, expected) in [
+            ("Oct  2 01:02:03 node0 kernel: x", Some((10, 2))),
+            ("[Sun Nov 29 16:33:26 2026] x", Some((11, 29))),
+            ("2026-11-29T16:33:26 node0 x", Some((11, 29))),
+            ("[12.3] x", None),
+            ("x", None),
+        ] {
+            assert_eq!(day(line), expected, "{line}");
+        }
     }
 
     #[test]

@@ -189,9 +189,7 @@ pub fn scan(paths: &[PathBuf], proc: &Path) -> Result<Evidence, Error> {
     evidence
         .agents
         .sort_by(|a, b| a.path.as_os_str().cmp(b.path.as_os_str()));
-    evidence
-        .agents
-        .dedup_by(|a, b| a.path.as_os_str() == b.path.as_os_str());
+    evidence.agents.dedup();
     let place = |fact: &HostFact| (fact.path.clone().into_os_string(), fact.line);
     evidence.facts.sort_by_key(place);
     evidence.facts.dedup_by_key(|fact| place(fact));
@@ -388,9 +386,9 @@ fn log(path: &Path, found: &mut Evidence) -> bool {
         return false;
     };
     let text = &excerpt.text;
-    let (agent, console) = (logs::agent(path, text), console(path, text));
+    let (agents, console) = (logs::agents(path, text), console(path, text));
     let facts = facts(path, text);
-    let is_one = agent.is_some() || console.is_some() || !facts.is_empty();
+    let is_one = !agents.is_empty() || console.is_some() || !facts.is_empty();
     if is_one && excerpt.skipped > 0 {
         found.notes.push(format!(
             "{}: {} MB in its middle were searched for failures and left out otherwise",
@@ -403,9 +401,8 @@ fn log(path: &Path, found: &mut Evidence) -> bool {
         line: number(fact.line),
         ..fact
     }));
-    found
-        .agents
-        .extend(agent.map(|agent| agent.renumbered(number)));
+    let agents = agents.into_iter().map(|agent| agent.renumbered(number));
+    found.agents.extend(agents);
     found
         .consoles
         .extend(console.map(|console| console.renumbered(number)));

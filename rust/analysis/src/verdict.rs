@@ -111,7 +111,10 @@ fn attempt(job: &Job, number: u32) -> Attempt<'_> {
     let last = job.attempts.keys().next_back() == Some(&number);
     let outcomes: Vec<Outcome<'_>> = ranks
         .par_iter()
-        .map(|(_, rank)| outcome(rank, last && reported(rank)))
+        .map(|(_, rank)| {
+            let ended_well = last && job.succeeded && rank.status.is_none();
+            outcome(rank, last && reported(rank), ended_well)
+        })
         .collect();
     let outcomes: BTreeMap<u32, Outcome<'_>> = outcomes
         .into_iter()

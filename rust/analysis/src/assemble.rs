@@ -448,6 +448,20 @@ impl Job {
         self.attempts.values().flat_map(BTreeMap::values)
     }
 
+    /// Returns every name of a host that the evidence tells, in order.
+    pub(crate) fn host_names(&self) -> Vec<String> {
+        let labels = self.hosts.values().map(|host| host.label.as_str());
+        let stated = self.all_ranks().flat_map(|rank| {
+            let boxed = rank.black_box.as_ref();
+            let boxed = boxed.map(|boxed| boxed.content.host.name.as_str());
+            let stated = rank.section().map(|section| section.host.name.as_str());
+            stated.into_iter().chain(boxed)
+        });
+        let told = self.facts.iter().filter_map(|fact| fact.host.as_deref());
+        let names: BTreeSet<&str> = labels.chain(stated).chain(told).collect();
+        names.into_iter().map(str::to_owned).collect()
+    }
+
     fn finish(&mut self, evidence: &Evidence, options: &Options) {
         let stated = self
             .all_ranks()

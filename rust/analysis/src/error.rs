@@ -114,6 +114,7 @@ impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.kind {
             ErrorKind::Stopped => f.write_str("stopped"),
+            _ if self.path.as_os_str().is_empty() => f.write_str(&self.reason()),
             _ => write!(f, "{}: {}", self.path.display(), self.reason()),
         }
     }

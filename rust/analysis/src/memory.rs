@@ -15,8 +15,8 @@ use std::sync::Arc;
 ///
 /// [`ErrorKind::Io`](crate::ErrorKind::Io) for a name that is no relative path below a directory, is given twice, or cannot
 /// be written; otherwise as [`analyze`](crate::analyze).
-pub fn analyze_files<'a>(
-    files: impl IntoIterator<Item = (&'a Path, &'a [u8])>,
+pub fn analyze_files(
+    files: &[(PathBuf, Vec<u8>)],
     options: &Options,
     progress: &Arc<Progress>,
 ) -> Result<Report, Error> {

@@ -64,6 +64,9 @@ pub struct Report {
     pub damaged_files: Vec<DamagedFile>,
     /// What is missing, assumed or unread, in sentences.
     pub incomplete: Vec<String>,
+    /// Every name of a host that the evidence tells, so that it can be redacted; no part of the form.
+    #[serde(skip)]
+    pub host_names: Vec<String>,
 }
 
 impl Report {

@@ -55,6 +55,7 @@ pub fn judge(evidence: Evidence, options: &Options) -> Report {
         attempts: u32::try_from(job.attempts.len()).unwrap_or(u32::MAX),
         hosts: u32::try_from(job.hosts.len()).unwrap_or(u32::MAX),
     };
+    report.host_names = job.host_names();
     report.damaged_files.clone_from(&job.damaged);
     report.incomplete.clone_from(&job.notes);
     for (index, ((number, attempt), decision)) in attempts.iter().zip(&decisions).enumerate() {

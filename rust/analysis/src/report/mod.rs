@@ -3,6 +3,7 @@
 
 pub mod json;
 pub mod markdown;
+pub mod redact;
 pub mod show;
 pub mod text;
 

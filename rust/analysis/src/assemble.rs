@@ -17,6 +17,8 @@ use std::path::{Path, PathBuf};
 pub(crate) struct Job {
     pub(crate) run_id: String,
     pub(crate) world_size: u32,
+    /// Whether the number of ranks is stated, or every launcher told of all of its own.
+    pub(crate) is_counted: bool,
     pub(crate) attempts: BTreeMap<u32, BTreeMap<u32, RankEvidence>>,
     pub(crate) hosts: BTreeMap<HostKey, HostEvidence>,
     /// Whether a launcher left a log that fits none of the hosts.
@@ -467,7 +469,7 @@ impl Job {
             .all_ranks()
             .filter_map(|rank| {
                 let stated = rank.section().and_then(|section| section.rank.world_size);
-                stated.or(rank.black_box.as_ref()?.content.rank.world_size)
+                stated.or_else(|| rank.black_box.as_ref()?.content.rank.world_size)
             })
             .max();
         let seen = self
@@ -494,7 +496,8 @@ impl Job {
         self.label_hosts();
         let mut notes = Vec::new();
         let told = !self.hosts.is_empty() && self.hosts.values().all(|host| host.reported);
-        if options.world_size.or(stated).is_none() && !told {
+        self.is_counted = told || options.world_size.or(stated).is_some();
+        if !self.is_counted {
             notes.push(
                 "the number of ranks is not stated: --world-size shows ranks that left nothing"
                     .to_owned(),

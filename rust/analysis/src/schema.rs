@@ -67,6 +67,10 @@ pub struct Report {
     /// Every name of a host that the evidence tells, so that it can be redacted; no part of the form.
     #[serde(skip)]
     pub host_names: Vec<String>,
+    /// Whether it is known how every rank of the last attempt ended, as far as the files say how many there are; no part of
+    /// the form.
+    #[serde(skip)]
+    pub is_complete: bool,
 }
 
 impl Report {

@@ -39,6 +39,7 @@ bench: $(VENV)/ready  ## measure against torch, an undecorated main and the floo
 	PIP_QUIET=1 $(BIN)/maturin develop --quiet --release --locked
 	rm -f $(VENV)/built
 	$(BIN)/python benches/side_by_side.py
+	$(BIN)/python benches/crashes.py
 	cargo bench --quiet --locked -p firstfault-benches
 
 clean:  ## remove what the other targets made

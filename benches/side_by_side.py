@@ -10,12 +10,13 @@ import gc
 import json
 import os
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
+
+from measure import forked, headline, interleaved, row, run, timed
 
 STARTS = 40
 FORKS = 200
@@ -30,7 +31,6 @@ def main() -> None:
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     sys.dont_write_bytecode = False
     interpreter_start()
-    native_stacks()
     # The other comparisons share one process that has torch already.
     import torch.distributed.elastic.multiprocessing.errors  # noqa: F401
 
@@ -62,50 +62,6 @@ def interpreter_start() -> None:
             name,
             f"{seconds * 1e3:.2f}",
             f"+{(seconds - times['bare interpreter']) * 1e3:.2f}",
-        )
-
-
-CRASH = """
-import ctypes, threading
-from firstfault import record
-@record
-def main():
-    started, never = threading.Semaphore(0), threading.Event()
-    def wait():
-        started.release()
-        never.wait()
-    for _ in range({count}):
-        threading.Thread(target=wait, daemon=True).start()
-    for _ in range({count}):
-        started.acquire()
-    ctypes.string_at(0)
-main()
-"""
-
-
-def native_stacks() -> None:
-    """Compare what the stages of a crash take with few and with many threads."""
-    headline("stages of a crash, milliseconds", "own native, others' native, all")
-    for count in 1, 50, 500:
-        taken: dict[str, list[float]] = {}
-        for _ in range(SAMPLES * 3):
-            with tempfile.TemporaryDirectory() as directory:
-                path = Path(directory) / "error.json"
-                subprocess.run(
-                    [sys.executable, "-c", CRASH.format(count=count - 1)],
-                    env={**os.environ, "TORCHELASTIC_ERROR_FILE": str(path)},
-                    stderr=subprocess.DEVNULL,
-                    check=False,
-                )
-                section = json.loads(path.read_bytes())["firstfault"]
-            for stage in section["stages"]:
-                taken.setdefault(stage["name"], []).append(stage["us"] / 1e3)
-        middle = {name: statistics.median(times) for name, times in taken.items()}
-        own, others = middle["own_native_stack"], middle["other_native_stacks"]
-        row(
-            f"{count} threads",
-            f"{own:.2f}",
-            f"{others:.2f} {sum(middle.values()):.2f}",
         )
 
 
@@ -298,61 +254,6 @@ def write_torch_files(directory: Path, count: int) -> list[str]:
         path.write_text(json.dumps({"message": {"message": error, "extraInfo": extra}}))
         paths.append(str(path))
     return paths
-
-
-def interleaved(runs: dict[str, Callable[[], float]], count: int) -> dict[str, float]:
-    """Return the median seconds of each, run in turns so that noise hits all alike."""
-    samples: dict[str, list[float]] = {name: [] for name in runs}
-    for _ in range(count):
-        for name, once in runs.items():
-            samples[name].append(once())
-    return {name: statistics.median(seconds) for name, seconds in samples.items()}
-
-
-def timed(work: Callable[[], None]) -> Callable[[], float]:
-    """Return a function that does the work and returns the seconds it took."""
-
-    def once() -> float:
-        start = time.perf_counter()
-        work()
-        return time.perf_counter() - start
-
-    return once
-
-
-def run(command: list[str]) -> float:
-    """Return the seconds of a process from its start to its end."""
-    return timed(lambda: subprocess.run(command, check=True) and None)()
-
-
-def forked(work: Callable[[], None]) -> Callable[[], float]:
-    """Return a function that does the work in a forked child of this process.
-
-    The child leaves without finalization: that of torch takes most of a second, in
-    which nothing of ours could be seen. What a normal exit costs shows in the table of
-    whole interpreters.
-    """
-
-    def once() -> float:
-        start = time.perf_counter()
-        pid = os.fork()
-        if pid == 0:
-            work()
-            os._exit(0)
-        os.waitpid(pid, 0)
-        return time.perf_counter() - start
-
-    return once
-
-
-def headline(title: str, ratio: str) -> None:
-    """Print the title of a table."""
-    print(f"\n{title:<70}{'':>10}  {ratio}", flush=True)
-
-
-def row(name: str, value: str, ratio: str) -> None:
-    """Print one line of a table."""
-    print(f"  {name:<68}{value:>10}  {ratio}", flush=True)
 
 
 if __name__ == "__main__":

@@ -21,6 +21,7 @@ class Box:
     rank: int | None
     run_id: str
     host: str
+    request_signal: int
     crash_signal: int
     crash_address: int
     lost: int
@@ -64,6 +65,7 @@ def read_box(path: Path) -> Box:
         rank=None if header[16] == _MASK else header[16],
         run_id=_text(data[576:1088]),
         host=_text(data[320:576]),
+        request_signal=header[14],
         crash_signal=crash[0],
         crash_address=crash[5],
         lost=header[13],

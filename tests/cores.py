@@ -13,7 +13,7 @@ NT_PRSTATUS, NT_SIGINFO, NT_FILE = 1, 0x53494749, 0x46494C45
 # Where the registers of elf_prstatus begin, and which one is the program counter.
 REGISTERS = 112
 PROGRAM_COUNTER = {"x86_64": 16, "aarch64": 32}
-PT_NOTE = 4
+PT_LOAD, PT_NOTE = 1, 4
 
 
 @dataclass(frozen=True)
@@ -49,8 +49,18 @@ def read_core(path: Path) -> Core:
     return Core(place(program_counter), signal, code, told, len(statuses))
 
 
-def notes(path: Path) -> Iterator[tuple[int, bytes]]:
-    """Yield kind and content of the notes."""
+def read_memory(path: Path, address: int, length: int) -> bytes:
+    """Return memory of the dead process, which must be in one mapping."""
+    for kind, offset, start, size in segments(path):
+        if kind == PT_LOAD and start <= address and address + length <= start + size:
+            with path.open("rb") as file:
+                file.seek(offset + address - start)
+                return file.read(length)
+    raise LookupError(hex(address))
+
+
+def segments(path: Path) -> Iterator[tuple[int, int, int, int]]:
+    """Yield kind, offset in the file, address and size of what the dump holds."""
     with path.open("rb") as file:
         header = file.read(64)
         assert header[:4] == b"\x7fELF", path
@@ -58,20 +68,27 @@ def notes(path: Path) -> Iterator[tuple[int, bytes]]:
         size, count = struct.unpack_from("<HH", header, 54)
         file.seek(table)
         programs = file.read(size * count)
-        for index in range(count):
-            kind, _, offset, _, _, length = struct.unpack_from(
-                "<IIQQQQ", programs, index * size
-            )
-            if kind != PT_NOTE:
-                continue
+    for index in range(count):
+        kind, _, offset, start, _, length = struct.unpack_from(
+            "<IIQQQQ", programs, index * size
+        )
+        yield kind, offset, start, length
+
+
+def notes(path: Path) -> Iterator[tuple[int, bytes]]:
+    """Yield kind and content of the notes."""
+    for segment, offset, _, length in segments(path):
+        if segment != PT_NOTE:
+            continue
+        with path.open("rb") as file:
             file.seek(offset)
             data = file.read(length)
-            at = 0
-            while at < len(data):
-                name, content, kind = struct.unpack_from("<III", data, at)
-                at += 12 + (name + 3) // 4 * 4
-                yield kind, data[at : at + content]
-                at += (content + 3) // 4 * 4
+        at = 0
+        while at < len(data):
+            name, content, kind = struct.unpack_from("<III", data, at)
+            at += 12 + (name + 3) // 4 * 4
+            yield kind, data[at : at + content]
+            at += (content + 3) // 4 * 4
 
 
 def mappings(note: bytes) -> list[tuple[int, int, int, str]]:

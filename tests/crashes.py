@@ -4,6 +4,7 @@ import functools
 import json
 import os
 import re
+import resource
 import subprocess
 import sys
 import threading
@@ -20,20 +21,16 @@ from conftest import PROGRAMS, Ended, clean_environment
 ROOT = Path(__file__).parent.parent
 
 
-@functools.cache
 def faults_library() -> Path:
     """Return the library of faults, built if it is not there."""
     given = os.environ.get("FAULTS_LIBRARY")
-    if given:
-        return Path(given)
-    command = [
-        "cargo",
-        "build",
-        "-q",
-        "-p",
-        "firstfault-faults",
-        "--message-format=json",
-    ]
+    return Path(given) if given else built_library("firstfault-faults")
+
+
+@functools.cache
+def built_library(package: str) -> Path:
+    """Return the library of a package of the workspace, after building it."""
+    command = ["cargo", "build", "-q", "-p", package, "--message-format=json"]
     done = subprocess.run(
         command, cwd=ROOT, capture_output=True, text=True, check=False
     )
@@ -41,7 +38,7 @@ def faults_library() -> Path:
     for line in done.stdout.splitlines():
         message = json.loads(line)
         target = message.get("target", {}).get("name")
-        if target == "firstfault_faults" and "filenames" in message:
+        if target == package.replace("-", "_") and "filenames" in message:
             return Path(message["filenames"][0])
     raise AssertionError("cargo named no library")
 
@@ -51,6 +48,21 @@ def missing(what: str) -> None:
     if os.environ.get("CI"):
         pytest.fail(f"missing: {what}")
     pytest.skip(f"missing: {what}")
+
+
+def allow_cores() -> None:
+    """Let this process leave a core dump of any size."""
+    hard = resource.getrlimit(resource.RLIMIT_CORE)[1]
+    resource.setrlimit(resource.RLIMIT_CORE, (hard, hard))
+
+
+def need_cores() -> None:
+    """Skip a test where core dumps are not left in the working directory."""
+    pattern = Path("/proc/sys/kernel/core_pattern").read_text().strip()
+    if "/" in pattern or pattern.startswith("|"):
+        missing(f"core dumps in the working directory; core_pattern is {pattern!r}")
+    if resource.getrlimit(resource.RLIMIT_CORE)[1] not in (-1, resource.RLIM_INFINITY):
+        missing("an unlimited size of core dumps")
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from signal import SIGKILL, SIGSEGV
+from signal import SIGHUP, SIGKILL, SIGQUIT, SIGSEGV, SIGTERM
 from typing import Any
 
 import pytest
@@ -89,6 +89,36 @@ def test_a_crash_is_in_the_box_and_the_breadcrumbs_in_the_record(run: Run) -> No
     record = ended.record()
     assert record["firstfault"]["step"] == 12
     assert told(record) == NOTES
+
+
+@pytest.mark.parametrize("number", [SIGTERM, SIGHUP, SIGQUIT])
+def test_a_snapshot_of_the_end_takes_its_place(run: Run, number: int) -> None:
+    ended = run(PROGRAM, f"os.kill(os.getpid(), {number:d})")
+    assert ended.status == -number
+    assert boxes(ended.directory) == []
+    (name,) = ended.files
+    assert told(ended.record(name)) == NOTES
+
+
+TERM = f"os.kill(os.getpid(), {SIGTERM:d})"
+STAYS = {
+    "no snapshot": (TERM, {"FIRSTFAULT_SNAPSHOT": "0"}),
+    "the program goes on": (
+        f"signal.signal(15, lambda *_: None); import firstfault._native;"
+        f"firstfault.ErrorHandler().initialize(); {TERM}; {KILL}",
+        {},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", STAYS)
+def test_a_box_stays_that_has_more_to_tell(run: Run, name: str) -> None:
+    way, env = STAYS[name]
+    ended = run(PROGRAM, way, env=env)
+    assert ended.status in (-SIGTERM, -SIGKILL)
+    (path,) = boxes(ended.directory)
+    box = read_box(path)
+    assert (box.state, box.request_signal) == ("running", SIGTERM)
 
 
 def test_a_record_has_the_latest_thirty_two(run: Run) -> None:
@@ -435,12 +465,9 @@ def test_a_rank_killed_under_torchrun_is_named_without_the_launchers_log(
     (directory / "agent.err").unlink()
     found = report(directory)
     cause = found["root_cause"]
-    # The launcher ends the others by SIGTERM: those that had no time to say that they
-    # lost a peer, and whose boxes were not told of the signal, have vanished as well.
-    assert cause["category"] == "vanished", found
-    if found["ranks"]["primary"] == "2":
-        assert (cause["rank"], cause["confidence"]) in ((2, "medium"), (2, "low"))
-        assert cause["step"] == 3
-    else:
-        (killed,) = directory.glob("*/attempt_0/2/*.box")
-        assert read_box(killed).step == 3
+    assert (cause["rank"], cause["category"], cause["step"]) == (2, "vanished", 3)
+    assert found["ranks"]["primary"] == "2"
+    # The launcher ended the others by SIGTERM, and their snapshots say all that their
+    # boxes could.
+    (box,) = boxes(directory)
+    assert read_box(box).rank == 2

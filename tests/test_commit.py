@@ -1,36 +1,28 @@
 """The one writer: complete or absent, the first final one wins, nothing is lost."""
 
-import ctypes
-import faulthandler
 import json
 import os
-import signal
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from signal import SIGSEGV
 
 import pytest
 
 from conftest import PROGRAMS, clean_environment, read_record
-from crashes import crash, faults_library, missing
-from firstfault import _native
+from crashes import crash, faults_library
+from mounts import in_mount_namespace
 
 RANKS = 8
+OTHER_RECORD = b'{"firstfault": {"final": true}}'
 IN_PLACE_MAX = 4096
 
 
-def in_mount_namespace(script: str) -> list[str]:
-    """Return what to put before a command to run it after mounting something."""
-    done = subprocess.run(["unshare", "-m", "true"], capture_output=True, check=False)
-    if done.returncode:
-        missing("private mount namespaces")
-    return ["unshare", "-m", "sh", "-ec", f'{script}\nexec "$@"', "sh"]
-
-
+@pytest.mark.parametrize(
+    "rounds", [5, pytest.param(100, marks=[pytest.mark.slow, pytest.mark.timeout(600)])]
+)
 @pytest.mark.parametrize("way", ["exception", "crash", "both"])
-def test_ranks_race_for_one_path(tmp_path: Path, way: str) -> None:
+def test_ranks_race_for_one_path(tmp_path: Path, way: str, rounds: int) -> None:
     command = [
         sys.executable,
         PROGRAMS / "racers.py",
@@ -38,7 +30,7 @@ def test_ranks_race_for_one_path(tmp_path: Path, way: str) -> None:
         way,
         str(RANKS),
     ]
-    for number in range(20):
+    for number in range(rounds):
         directory = tmp_path / str(number)
         directory.mkdir()
         done = subprocess.run(
@@ -253,9 +245,15 @@ def test_a_changed_environment_changes_nothing(directory: Path, tmp_path: Path) 
 
 
 def test_the_directory_is_gone(directory: Path, tmp_path: Path) -> None:
-    ours = crash(directory, f"remove:{directory}", "read_null")
+    steps = [f"remove:{directory}", "read_null"]
+    ours = crash(directory, *steps, under="activate")
     assert ours.status == -SIGSEGV
     assert not directory.exists()
+    said = "firstfault: the error file cannot be written, the record is in "
+    found = ours.stderr.removeprefix(said).partition(": ")
+    assert found[2] == f"{directory}/error.json: no such directory\n"
+    assert read_record(Path(found[0]))
+    Path(found[0]).unlink()
 
 
 def test_a_dead_writers_temporary_file_is_swept_at_the_next_start(
@@ -269,143 +267,6 @@ def test_a_dead_writers_temporary_file_is_swept_at_the_next_start(
     assert ours.files == [f"error.json.{os.getpid()}.{os.getpid()}.tmp"]
 
 
-def test_a_full_disk_leaves_nothing_half(directory: Path) -> None:
-    mount = in_mount_namespace(
-        f"mount -t tmpfs -o size=16k none {directory}\n"
-        f"head -c 16384 /dev/zero > {directory}/filler || true\n"
-        f'"$@" & wait $! && status=0 || status=$?\n'
-        f"ls {directory} >&2\n"
-        "exit $status\n"
-    )
-    ours = crash(directory, "threads:3", "read_null", prefix=mount)
-    assert ours.status == 128 + SIGSEGV
-    assert ours.stderr.splitlines()[-1] == "filler"
-
-
-def test_the_first_record_stays_when_the_second_does_not_fit(directory: Path) -> None:
-    mount = in_mount_namespace(
-        f"mount -t tmpfs -o size=16k none {directory}\n"
-        f"head -c 8192 /dev/zero > {directory}/filler\n"
-        f'"$@" & wait $! && status=0 || status=$?\n'
-        f"ls {directory} >&2; cat {directory}/error.json\n"
-        "exit $status\n"
-    )
-    ours = crash(directory, "threads:50", "read_null", prefix=mount)
-    assert ours.status == 128 + SIGSEGV
-    assert ours.stderr.splitlines()[-2:] == ["error.json", "filler"]
-    record = json.loads(ours.stdout)
-    assert record["firstfault"]["signal"]["address"] == "0x10"
-
-
 def test_a_limit_of_the_file_size_leaves_nothing_half(directory: Path) -> None:
     ours = crash(directory, "no_large_files", "read_null")
     assert (ours.status, ours.files) == (-SIGSEGV, [])
-
-
-PTRACE_SYSCALL, PTRACE_CONT, PTRACE_PEEKUSER = 24, 7, 3
-# Of x86-64, by number: write, open, close, rename, link, unlink, openat, linkat.
-CHANGING = {1, 2, 3, 82, 86, 87, 257, 265}
-ORIG_RAX = 15 * 8
-OTHER_RECORD = b'{"firstfault": {"final": true}}'
-
-
-def stopped(pid: int) -> int | None:
-    """Return the signal that a traced child stopped by, None when it has ended."""
-    _, status = os.waitpid(pid, 0)
-    return os.WSTOPSIG(status) if os.WIFSTOPPED(status) else None
-
-
-def changes_files(ptrace: Callable[..., int], pid: int) -> bool:
-    """Return whether a child is stopped at a system call that others may notice."""
-    if os.uname().machine != "x86_64":
-        return True
-    return ptrace(PTRACE_PEEKUSER, pid, ORIG_RAX, None) in CHANGING
-
-
-@pytest.mark.timeout(600)
-@pytest.mark.parametrize("place", ["new", "old", "beside"])
-def test_killed_before_each_system_call_the_file_is_whole_or_absent(
-    tmp_path: Path, place: str
-) -> None:
-    """What others see of a process changes only at its system calls on files."""
-    ptrace = ctypes.CDLL(None, use_errno=True).ptrace
-    ptrace.argtypes = [ctypes.c_long, ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p]
-    directory = tmp_path / "errors"
-    seen: set[tuple[str, ...]] = set()
-    for steps in range(10_000):
-        directory.mkdir(exist_ok=True)
-        for path in directory.iterdir():
-            path.unlink()
-        if place == "old":
-            (directory / "error.json").write_text("old")
-            os.utime(directory / "error.json", (1_000_000, 1_000_000))
-        pid = os.fork()
-        if pid == 0:
-            crash_when_traced(ptrace, directory / "error.json", place)
-        ended = None
-        while (number := stopped(pid)) != SIGSEGV:
-            assert number is not None, "ended before its fault"
-            ptrace(PTRACE_CONT, pid, None, number)
-        deliver: int | None = SIGSEGV
-        step = 0
-        while step < steps:
-            if ptrace(PTRACE_SYSCALL, pid, None, deliver) < 0:
-                missing("ptrace(2)")
-            number = stopped(pid)
-            if number is None:
-                ended = True
-                break
-            deliver = None if number == signal.SIGTRAP else number
-            if deliver or changes_files(ptrace, pid):
-                step += 1
-        if not ended:
-            os.kill(pid, signal.SIGKILL)
-            assert stopped(pid) is None
-        names = []
-        for path in sorted(directory.glob("*[!x]")):  # no black boxes
-            name = path.name.replace(str(pid), "PID")
-            names.append(name)
-            content = path.read_bytes()
-            if content in (b"old", OTHER_RECORD) or path.suffix == ".tmp":
-                continue
-            section = json.loads(content)["firstfault"]
-            assert section["signal"]["number"] == SIGSEGV
-            names.append("enriched" if "stages" in section else "minimal")
-        seen.add(tuple(names))
-        if ended:
-            break
-    assert steps > 30
-    states = {
-        "new": {(), ("error.json", "minimal"), ("error.json", "enriched")},
-        "old": {
-            ("error.json",),
-            ("error.PID.replaced.json",),
-            ("error.PID.replaced.json", "error.json", "minimal"),
-            ("error.PID.replaced.json", "error.json", "enriched"),
-        },
-        "beside": {
-            ("error.json",),
-            ("error.PID.json", "minimal", "error.json"),
-            ("error.PID.json", "enriched", "error.json"),
-        },
-    }[place]
-    whole = {names for names in seen if not any(n.endswith(".tmp") for n in names)}
-    assert whole == states
-    # A writer that is killed between two steps leaves a temporary file; the next start
-    # removes it.
-    for names in seen - whole:
-        assert sum(name.endswith(".tmp") for name in names) == 1
-
-
-def crash_when_traced(ptrace: object, path: Path, place: str) -> None:
-    """Fault in a forked child of this process, which itself is not activated."""
-    try:
-        # pytest's, which would write as often as this child dies.
-        faulthandler.disable()
-        _native.activate(error_file=str(path), entrypoint=None, argv=[])
-        if place == "beside":
-            path.write_bytes(OTHER_RECORD)
-        ptrace(0, 0, None, None)  # type: ignore[operator]
-        ctypes.CDLL(str(faults_library())).read_null()
-    finally:
-        os._exit(1)

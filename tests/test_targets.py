@@ -2,11 +2,13 @@
 
 import json
 import os
+import subprocess
 from pathlib import Path
 
 import pytest
 
 from conftest import Run
+from crashes import crash, missing
 
 # Permissions bind only an unprivileged user.
 UNPRIVILEGED = """
@@ -124,3 +126,24 @@ main()
     assert (ended.status, ended.stderr) == (-11, "")
     assert log.read_text().startswith("Fatal Python error: Segmentation fault")
     assert ended.record()
+
+
+def test_the_first_process_of_a_container(directory: Path) -> None:
+    """No signal ends it by its default action, but a fault does."""
+    probe = subprocess.run(["unshare", "-p", "true"], capture_output=True, check=False)
+    if probe.returncode:
+        missing("PID namespaces")
+    # The first child of the shell.
+    prefix = ["unshare", "-p", "sh", "-c", '"$@" & wait $!', "sh"]
+    ended = crash(directory, "read_null", under="activate", prefix=prefix)
+    assert ended.status == 128 + 11
+    assert ended.files == ["error.json"]
+    assert ended.record()["firstfault"]["process"]["pid"] == 1
+    directory.joinpath("error.json").unlink()
+    steps = ["kill:15", "read_null"]
+    ended = crash(directory, *steps, under="activate", prefix=prefix)
+    assert ended.status == 128 + 11
+    # It lives through a request, as without us: then there was no end to tell of.
+    assert ended.files == ["error.1.term.json"]
+    record = ended.record("error.1.term.json")
+    assert record["firstfault"]["signal"]["number"] == 11

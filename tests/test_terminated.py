@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from signal import SIGHUP, SIGKILL, SIGQUIT, SIGSEGV, SIGTERM, SIGUSR1, SIGUSR2, Signals
+from typing import Any
 
 import pytest
 
@@ -304,12 +305,29 @@ def test_a_child_of_a_terminated_process_keeps_its_own_name(directory: Path) -> 
 
 
 def test_a_snapshot_is_bounded(directory: Path) -> None:
-    ours = crash(directory, "threads:900", while_ready=sending(TERM))
+    ours = crash(directory, "deep_threads:200:60", while_ready=sending(TERM))
     assert ours.status == -TERM
     path = directory / snapshot_of(ours)
-    assert path.stat().st_size < 512 * 1024
-    section = ours.record(path.name)["firstfault"]
+    check_bounds(ours.record(path.name)["firstfault"], 201)
+    assert 256 * 1024 < path.stat().st_size <= 512 * 1024
+
+
+def check_bounds(section: dict[str, Any], threads: int) -> None:
+    assert section["threads_total"] == threads
+    assert section["truncated"]["threads"] == threads - len(section["threads"]) > 0
+    # The crashed thread comes first, then main; of neither anything is cut.
+    assert "main" in [f["function"] for f in section["threads"][0]["python"]]
+    assert {stage["status"] for stage in section["stages"]} == {"ok"}
+
+
+@pytest.mark.slow
+def test_a_crash_record_is_bounded(directory: Path) -> None:
+    """It stays far below what a report reads of one file."""
+    ours = crash(directory, "deep_threads:900:99", "read_null")
+    path = directory / "error.json"
+    section = ours.record()["firstfault"]
     assert section["threads_total"] == 901
+    assert 4 << 20 < path.stat().st_size <= 8 << 20
     assert section["truncated"]["threads"] == 901 - len(section["threads"]) > 0
 
 

@@ -72,10 +72,6 @@ class ErrorHandler:
         """
         if is_disabled():
             return
-        try:
-            faulthandler.enable(all_threads=True)
-        except Exception as error:
-            warn(f"Unable to enable fault handler. {headline(error)}")
         _keep_reserve()
         try:
             _hooks.install()
@@ -90,6 +86,19 @@ class ErrorHandler:
             atexit.register(_note_exit)
         except Exception as error:
             warn(f"Unable to prepare for crashes. {headline(error)}")
+        self._enable_faulthandler()
+
+    def _enable_faulthandler(self) -> None:
+        """Let `faulthandler` find our handlers, and leave them above its own.
+
+        `Py_FatalError` switches it off before it aborts, which puts back what it found.
+        Source: Python/pylifecycle.c, ``fatal_error``.
+        """
+        try:
+            faulthandler.enable(all_threads=True)
+            _native.reassert()
+        except Exception as error:
+            warn(f"Unable to enable fault handler. {headline(error)}")
 
     def record_exception(self, e: BaseException) -> None:
         """Write a record of an exception to the error file, or to the log without one.

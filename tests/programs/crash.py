@@ -14,8 +14,10 @@ import os
 import resource
 import shutil
 import signal
+import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -104,6 +106,23 @@ class Steps:
         started, never = threading.Semaphore(0), threading.Event()
         for _ in range(int(count)):
             threading.Thread(target=waiting, args=(started, never), daemon=True).start()
+        for _ in range(int(count)):
+            started.acquire()
+
+    @staticmethod
+    def deep_threads(count: str, depth: str) -> None:
+        """Start threads that wait behind so many calls of a long name."""
+        started, never = threading.Semaphore(0), threading.Event()
+
+        def dive(left: int) -> None:
+            if left:
+                dive(left - 1)
+            else:
+                waiting(started, never)
+
+        dive.__code__ = dive.__code__.replace(co_name="dive" * 25)
+        for _ in range(int(count)):
+            threading.Thread(target=dive, args=[int(depth)], daemon=True).start()
         for _ in range(int(count)):
             started.acquire()
 
@@ -237,6 +256,38 @@ class Steps:
     @staticmethod
     def chdir(path: str) -> None:
         os.chdir(path)
+
+    @staticmethod
+    def stop(variable: str, seconds: str = "") -> None:
+        """Stop the process that a variable names, for ever or for so long."""
+        pid = os.environ[variable]
+        if seconds:
+            # Before: it may have a file to close that the stopped process serves.
+            resume = f"sleep {seconds}; kill -CONT {pid}"
+            subprocess.Popen(["sh", "-c", resume], stderr=subprocess.DEVNULL)
+        os.kill(int(pid), signal.SIGSTOP)
+
+    @staticmethod
+    def sleep(seconds: str) -> None:
+        time.sleep(float(seconds))
+
+    @staticmethod
+    def stderr(path: str) -> None:
+        os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644), 2)
+
+    @staticmethod
+    def fsfreeze(directory: str, seconds: str) -> None:
+        """Let nobody write to a file system for so long."""
+        subprocess.run(["fsfreeze", "-f", directory], check=True)
+        thaw = f"sleep {seconds}; fsfreeze -u {directory}"
+        subprocess.Popen(["sh", "-c", thaw])
+
+    @staticmethod
+    def older_file() -> None:
+        """Let an earlier attempt have left an error file."""
+        path = Path(os.environ["TORCHELASTIC_ERROR_FILE"])
+        path.write_text("old")
+        os.utime(path, (1_000_000, 1_000_000))
 
     @staticmethod
     def setenv(name: str, value: str) -> None:
@@ -403,6 +454,10 @@ class Steps:
             os._exit(0)
         status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
         print(f"child {child} ended with {status}", file=sys.stderr)
+
+    @staticmethod
+    def raise_error(text: str) -> None:
+        raise ValueError(text)
 
     @staticmethod
     def exit(status: str) -> None:

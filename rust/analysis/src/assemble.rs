@@ -6,6 +6,7 @@ use crate::failure::Section;
 use crate::hosts::HostFact;
 use crate::logs::Signalled;
 use crate::numbers::{Numbers, loose_ranks};
+use crate::recorder::Dump;
 use crate::records::{choose, drop_copies};
 use crate::scan::{Boxed, Evidence, FileRole, Record, RunPath, Slot, run_id};
 use crate::schema::DamagedFile;
@@ -25,6 +26,8 @@ pub(crate) struct Job {
     pub(crate) stray_launcher: bool,
     /// What kernels and schedulers say.
     pub(crate) facts: Vec<HostFact>,
+    /// What flight recorders dumped.
+    pub(crate) dumps: Vec<Dump>,
     pub(crate) damaged: Vec<DamagedFile>,
     pub(crate) notes: Vec<String>,
 }
@@ -149,7 +152,10 @@ impl RankEvidence {
 
 /// Returns the job that the evidence tells of; where it tells of several, the one with the latest failure.
 pub(crate) fn assemble(mut evidence: Evidence, options: &Options) -> Job {
-    let mut job = Job::default();
+    let mut job = Job {
+        notes: std::mem::take(&mut evidence.notes),
+        ..Job::default()
+    };
     one_run(&mut evidence, &mut job);
     let others = crate::runs::latest(&mut evidence);
     if !others.is_empty() {
@@ -256,7 +262,9 @@ pub(crate) fn assemble(mut evidence: Evidence, options: &Options) -> Job {
     }
     job.add_agents(&evidence.agents, &numbers);
     job.facts = std::mem::take(&mut evidence.facts);
-    if !job.facts.is_empty() && job.attempts.is_empty() {
+    job.dumps = std::mem::take(&mut evidence.dumps);
+    let told = !job.facts.is_empty() || !job.dumps.is_empty();
+    if told && job.attempts.is_empty() {
         job.attempts.entry(0).or_default();
     }
     job.add_consoles(std::mem::take(&mut evidence.consoles), &evidence.agents);

@@ -113,6 +113,15 @@ pub(crate) fn console(path: &Path, text: &str) -> Option<Console> {
 }
 
 impl Console {
+    /// Returns the same with other numbers of lines.
+    pub(crate) fn renumbered(mut self, number: impl Fn(usize) -> usize) -> Self {
+        let outputs = self.ranks.values_mut().chain([&mut self.unlabelled]);
+        for line in outputs.flat_map(|output| &mut output.lines) {
+            *line = number(*line);
+        }
+        self
+    }
+
     /// Where torch's own labels stand inside a launcher's, the two are one rank.
     fn settle(&mut self) {
         let global = self

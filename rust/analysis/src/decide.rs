@@ -127,6 +127,14 @@ impl Attempt<'_> {
         };
         let reporter = *candidates.iter().find(is_job)?;
         let rule = self.outcomes[&reporter].finding.as_ref()?.rule;
+        // Who entered what is in the flight recorders' dumps, where there are any.
+        let recorded = self.by_recorder().filter(|recorded| recorded.rule.job);
+        if let Some(recorded) = recorded {
+            return Some(Decision {
+                subject: Subject::Job(Some(reporter)),
+                ..recorded
+            });
+        }
         let suspects = vec![(
             reporter,
             "it met the mismatch, and may be its victim".to_owned(),

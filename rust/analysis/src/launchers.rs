@@ -5,6 +5,7 @@ use crate::logs::AgentLog;
 use crate::numbers::{Numbers, last_three};
 use crate::scan::RunPath;
 use std::collections::BTreeSet;
+use std::ffi::OsStr;
 use std::path::Path;
 
 impl Job {
@@ -37,7 +38,16 @@ impl Job {
             };
             // One launcher and one run directory belong together.
             let alone = || (runs.len() == 1 && agents.len() == 1).then(|| runs.first())?;
-            let run = by_name.or_else(by_rank).or_else(alone);
+            // `agent1.err` beside the directory `node1`.
+            let by_number = || {
+                let number = last_number(agent.path.file_stem()?)?;
+                let mut named = runs.iter().filter(|run| {
+                    let parent = run.parent().and_then(Path::file_name);
+                    parent.and_then(last_number) == Some(number)
+                });
+                named.next().filter(|_| named.next().is_none())
+            };
+            let run = by_name.or_else(by_rank).or_else(alone).or_else(by_number);
             self.stray_launcher |= run.is_none();
             let last = if agent.failed.is_empty() {
                 attempt
@@ -100,7 +110,10 @@ impl Job {
                 } else {
                     free.unwrap_or(0)
                 };
-                for (attempt, failed) in (0..).zip(&agent.failed) {
+                // With the directories of all launchers here, what it says is of one of their ranks, not of further ones.
+                let whose = run.is_some() || stated.is_some() || runs.len() < agents.len();
+                let failures = agent.failed.iter().filter(|_| whose);
+                for (attempt, failed) in (0..).zip(failures) {
                     let told = run.and_then(|run| numbers.base(run, attempt)).or(stated);
                     let base = told.unwrap_or(free);
                     let evidence = self.rank(
@@ -146,6 +159,12 @@ impl Job {
             ((offset - zone).abs() <= 2 && zone.abs() <= 15 * 3600).then_some(zone)
         })
     }
+}
+
+fn last_number(name: &OsStr) -> Option<u32> {
+    let name = name.to_str()?;
+    let digits = name.bytes().rev().take_while(u8::is_ascii_digit).count();
+    name[name.len() - digits..].parse().ok()
 }
 
 fn run(rank: &RankEvidence) -> Option<RunPath> {

@@ -73,6 +73,20 @@ pub struct Signalled {
 }
 
 impl AgentLog {
+    /// Returns the same with other numbers of lines.
+    pub(crate) fn renumbered(mut self, number: impl Fn(usize) -> usize) -> Self {
+        let entries = self.entries.iter_mut().map(|entry| &mut entry.line);
+        let failed = self.failed.iter_mut().map(|failed| &mut failed.line);
+        let signalled = self
+            .signalled
+            .iter_mut()
+            .map(|signalled| &mut signalled.line);
+        for line in entries.chain(failed).chain(signalled) {
+            *line = number(*line);
+        }
+        self
+    }
+
     /// Whether the launcher asked a process to end, and whether it killed it; `None` where nothing tells.
     ///
     /// A launcher that was ended itself shares the signal with all workers of its group.

@@ -110,7 +110,7 @@ impl Attempt<'_> {
             rule: fact.rule,
             confidence: Confidence::High,
             also: Vec::new(),
-            suspects: Vec::new(),
+            suspects: self.stood_apart(),
             reasons,
         })
     }

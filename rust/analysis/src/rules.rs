@@ -146,6 +146,8 @@ pub struct Rules {
     owners: Vec<usize>,
     /// The literals of the rules about hosts, which whole logs are searched for.
     host_literals: AhoCorasick,
+    /// The same and what else tells of a failure, once a log is too long to be read whole.
+    telling: OnceLock<AhoCorasick>,
 }
 
 #[derive(Deserialize)]
@@ -176,6 +178,11 @@ impl PartialEq for Rules {
 
 impl Eq for Rules {}
 
+fn host_texts(rules: &[Rule]) -> impl Iterator<Item = &String> {
+    let of_hosts = rules.iter().filter(|rule| rule.role == Role::Host);
+    of_hosts.flat_map(|rule| &rule.text)
+}
+
 impl Rules {
     pub(crate) fn new(rules: impl IntoIterator<Item = Rule>) -> Result<Self, String> {
         let rules: Vec<Rule> = rules.into_iter().collect();
@@ -184,8 +191,7 @@ impl Rules {
             literals.extend(&rule.text);
             owners.resize(literals.len(), index);
         }
-        let of_hosts = rules.iter().filter(|rule| rule.role == Role::Host);
-        let host_literals: Vec<&String> = of_hosts.flat_map(|rule| &rule.text).collect();
+        let host_literals: Vec<&String> = host_texts(&rules).collect();
         let automaton = |literals: &[&String]| {
             AhoCorasick::builder()
                 .match_kind(MatchKind::Standard)
@@ -196,6 +202,7 @@ impl Rules {
         Ok(Self {
             literals: automaton(&literals)?,
             host_literals: automaton(&host_literals)?,
+            telling: OnceLock::new(),
             rules,
             owners,
         })
@@ -216,6 +223,17 @@ impl Rules {
             .iter()
             .find(|rule| rule.id == id)
             .expect("the id is in rules.toml")
+    }
+
+    /// Returns what finds these texts, the same at each call, and the literals of rules about hosts.
+    pub(crate) fn telling(&self, texts: &[&str]) -> &AhoCorasick {
+        self.telling.get_or_init(|| {
+            let of_hosts = host_texts(&self.rules).map(String::as_str);
+            AhoCorasick::builder()
+                .ascii_case_insensitive(true)
+                .build(texts.iter().copied().chain(of_hosts))
+                .expect("a few short texts")
+        })
     }
 
     /// Returns where in a log literals of rules about hosts are, and how long they are.

@@ -1,6 +1,7 @@
 //! Finds and reads a job's evidence below some paths: error files, worker directories, launchers' logs. Parallel, bounded.
 
 mod boxes;
+mod excerpt;
 mod list;
 mod names;
 pub(crate) mod read;
@@ -15,6 +16,7 @@ use crate::failure::Failure;
 use crate::hosts::{HostFact, facts};
 use crate::logs::{self, AgentLog};
 use crate::parse;
+use crate::recorder::{self, Dump};
 use crate::schema::DamagedFile;
 use crate::traceback;
 use list::Entry;
@@ -49,6 +51,10 @@ pub struct Evidence {
     pub(crate) consoles: Vec<Console>,
     /// What logs say of hosts.
     pub(crate) facts: Vec<HostFact>,
+    /// What flight recorders dumped.
+    pub(crate) dumps: Vec<Dump>,
+    /// What was left out in reading.
+    pub(crate) notes: Vec<String>,
     pub(crate) damaged: Vec<(DamagedFile, Option<SlotKey>)>,
     pub(crate) boxes: Vec<Boxed>,
     /// Error files that a process found in its place and replaced: evidence of an earlier run.
@@ -119,6 +125,7 @@ impl Evidence {
             && self.agents.is_empty()
             && self.consoles.is_empty()
             && self.facts.is_empty()
+            && self.dumps.is_empty()
             && self.boxes.is_empty()
             && self.damaged.iter().all(|(file, _)| file.reason == STRANGER)
     }
@@ -130,6 +137,8 @@ impl Evidence {
         self.agents.append(&mut other.agents);
         self.consoles.append(&mut other.consoles);
         self.facts.append(&mut other.facts);
+        self.dumps.append(&mut other.dumps);
+        self.notes.append(&mut other.notes);
         self.damaged.append(&mut other.damaged);
         self.boxes.append(&mut other.boxes);
         self.replaced += other.replaced;
@@ -199,6 +208,12 @@ pub fn scan(paths: &[PathBuf], proc: &Path) -> Result<Evidence, Error> {
     let place = |fact: &HostFact| (fact.path.clone().into_os_string(), fact.line);
     evidence.facts.sort_by_key(place);
     evidence.facts.dedup_by_key(|fact| place(fact));
+    evidence
+        .dumps
+        .sort_by(|a, b| (a.rank, &a.path).cmp(&(b.rank, &b.path)));
+    evidence.dumps.dedup_by_key(|dump| dump.rank);
+    evidence.notes.sort_unstable();
+    evidence.notes.dedup();
     evidence
         .consoles
         .sort_by(|a, b| a.path.as_os_str().cmp(b.path.as_os_str()));
@@ -347,6 +362,12 @@ fn file(location: Location<'_>, role: FileRole, place: &Place, named: bool) -> E
         FileRole::Other if !named => {}
         _ => read::with_file(location, |bytes| match bytes {
             Err(error) => found.damage(path, slot, error.reason(), b""),
+            Ok(bytes) if !role.is_error_file() && recorder::looks_like_dump(bytes) => {
+                match recorder::dump(path, bytes) {
+                    Ok(dump) => found.dumps.push(dump),
+                    Err(reason) => found.damage(path, slot, reason, bytes),
+                }
+            }
             Ok(bytes) if !role.is_error_file() && !parse::looks_like_error_file(bytes) => {
                 if named && !log(path, &mut found) {
                     found.damage(path, slot, STRANGER.to_owned(), bytes);
@@ -375,15 +396,31 @@ fn file(location: Location<'_>, role: FileRole, place: &Place, named: bool) -> E
 
 /// Reads a log, of a launcher or of ranks; returns whether it is one.
 fn log(path: &Path, found: &mut Evidence) -> bool {
-    let Ok(text) = read::log(path) else {
+    let Ok(excerpt) = read::log(path) else {
         return false;
     };
-    let (agent, console) = (logs::agent(path, &text), console(path, &text));
-    let facts = facts(path, &text);
+    let text = &excerpt.text;
+    let (agent, console) = (logs::agent(path, text), console(path, text));
+    let facts = facts(path, text);
     let is_one = agent.is_some() || console.is_some() || !facts.is_empty();
-    found.facts.extend(facts);
-    found.agents.extend(agent);
-    found.consoles.extend(console);
+    if is_one && excerpt.skipped > 0 {
+        found.notes.push(format!(
+            "{}: {} MB in its middle were searched for failures and left out otherwise",
+            path.display(),
+            excerpt.skipped.div_ceil(1_000_000)
+        ));
+    }
+    let number = |line: usize| excerpt.line(line);
+    found.facts.extend(facts.into_iter().map(|fact| HostFact {
+        line: number(fact.line),
+        ..fact
+    }));
+    found
+        .agents
+        .extend(agent.map(|agent| agent.renumbered(number)));
+    found
+        .consoles
+        .extend(console.map(|console| console.renumbered(number)));
     is_one
 }
 

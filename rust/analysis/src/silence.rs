@@ -11,12 +11,16 @@ impl Attempt<'_> {
     pub(crate) fn without_candidate(&self) -> Option<Decision> {
         let timeouts = self.with_end(End::Timeout);
         let collateral = self.with_end(End::Collateral);
+        if let Some(decision) = self.by_recorder() {
+            return Some(decision);
+        }
         if timeouts.is_empty() && collateral.is_empty() && self.with_end(End::Terminated).is_empty()
         {
             return self.preempted();
         }
         self.pointed_at(&timeouts)
             .or_else(|| self.preempted())
+            .or_else(|| self.odd_one_out())
             .or_else(|| self.silent(&timeouts))
             .or_else(|| self.left_early())
             .or_else(|| self.nobody(&timeouts))
@@ -94,7 +98,7 @@ impl Attempt<'_> {
             rule,
             confidence: Confidence::Medium,
             also: Vec::new(),
-            suspects: Vec::new(),
+            suspects: self.stood_apart(),
             reasons,
         })
     }

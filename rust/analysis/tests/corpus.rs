@@ -20,14 +20,17 @@ fn mistakes(cause: &RootCause, expected: &Value) -> Vec<String> {
             wrong.push(format!("{what}: {found}, not {wanted}"));
         }
     };
-    check("rank", cause.rank.into(), &expected["rank"]);
-    check(
-        "local rank",
-        cause.local_rank.into(),
-        &expected["local_rank"],
-    );
-    let host = Some(cause.host.as_str()).filter(|host| !host.is_empty());
-    check("host", host.into(), &expected["node"]);
+    // Of some jobs nothing tells whose mistake it was: to name nobody is right.
+    if cause.rank.is_some() || expected["rank_optional"].is_null() {
+        check("rank", cause.rank.into(), &expected["rank"]);
+        check(
+            "local rank",
+            cause.local_rank.into(),
+            &expected["local_rank"],
+        );
+        let host = Some(cause.host.as_str()).filter(|host| !host.is_empty());
+        check("host", host.into(), &expected["node"]);
+    }
     let categories = expected["category"].as_array().expect("a list");
     if !categories.contains(&Value::from(cause.category.as_str())) {
         wrong.push(format!(
@@ -45,7 +48,7 @@ fn every_labelled_job_is_judged_right() {
         .map(|entry| entry.expect("an entry").path())
         .collect();
     cases.sort();
-    assert!(cases.len() >= 7, "{cases:?}");
+    assert!(cases.len() >= 29, "{cases:?}");
     for case in cases {
         let label = std::fs::read_to_string(case.join("expected.json")).expect("a label");
         let expected: Value = serde_json::from_str(&label).expect("JSON");
@@ -60,7 +63,13 @@ fn every_labelled_job_is_judged_right() {
             "{}",
             case.display()
         );
-        assert_eq!(cause.confidence, Confidence::High, "{}", case.display());
+        // What a job leaves may not allow more.
+        let sure = match expected["confidence"].as_str() {
+            Some("low") => Confidence::Low,
+            Some("medium") => Confidence::Medium,
+            _ => Confidence::High,
+        };
+        assert_eq!(cause.confidence, sure, "{}", case.display());
         assert_eq!(report.damaged_files, [], "{}", case.display());
     }
 }

@@ -594,3 +594,59 @@ fn the_number_of_ranks_is_what_a_record_states() {
     assert!(report.is_complete);
     assert_eq!(report.incomplete, [""; 0]);
 }
+
+#[test]
+fn compressed_files_are_read_as_what_they_hold() {
+    use flate2::Compression;
+    use flate2::write::GzEncoder;
+    use std::io::Write;
+
+    let pack = |content: &[u8]| {
+        let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
+        encoder.write_all(content).expect("to memory");
+        encoder.finish().expect("to memory")
+    };
+    let job = Job::new("packed");
+    for rank in [0, 1, 3] {
+        let record = ours(rank, PEER, START + SECOND).to_string();
+        job.write(
+            &format!("rank_{rank}.node0.{rank}.json.gz"),
+            pack(record.as_bytes()),
+        );
+    }
+    let summary =
+        "E1 api.py:1002] failed (exitcode: -9) local_rank: 2 (pid: 42) of binary: python\n";
+    job.write("agent.log.gz", pack(summary.as_bytes()));
+    job.write("error.4.json.gz", b"no gzip");
+    let found = job.report();
+    let (rank, category, _) = cause(&found);
+    assert_eq!((rank, category), (Some(2), "killed_unknown"));
+    assert_eq!(found.ranks.collateral, "0-1,3");
+    assert_eq!(found.damaged_files.len(), 1);
+    assert!(found.damaged_files[0].path.ends_with("error.4.json.gz"));
+}
+
+#[test]
+fn a_cause_under_megabytes_of_later_noise_is_found() {
+    let job = Job::new("noise");
+    let noise = "[rank0]: step 1 loss 0.5, nothing of interest\n".repeat(600_000);
+    let failure = "[rank1]: Traceback (most recent call last):\n[rank1]:   File \"t.py\", line 1, in main\n[rank1]: ValueError: bad batch\n";
+    job.write("train.log", format!("{noise}{failure}{noise}"));
+    let found = job.report();
+    assert_eq!(cause(&found).0, Some(1));
+    let evidence = found
+        .root_cause
+        .as_ref()
+        .expect("a cause")
+        .evidence
+        .join("\n");
+    assert!(evidence.contains("train.log:600003"), "{evidence}");
+    assert!(
+        found
+            .incomplete
+            .iter()
+            .any(|line| line.contains("left out otherwise")),
+        "{:?}",
+        found.incomplete
+    );
+}

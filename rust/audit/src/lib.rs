@@ -4,8 +4,7 @@
 //! shows as `firstfault_panic_reached`, an allocation as an allocator's name, a lock as libpthread's.
 #![no_std]
 
-use firstfault_handler::install::{self, Configuration};
-use firstfault_handler::place::Place;
+use firstfault_handler::install::{self, Configuration, Places};
 use firstfault_handler::python_state::Functions;
 use firstfault_handler::termination::{self, Snapshot};
 use firstfault_handler::{black_box, foreign, handle, python_state};
@@ -39,7 +38,7 @@ pub unsafe extern "C" fn firstfault_audit_setup(
     configuration: &'static Configuration,
     preceded_by: &'static &'static [u8],
     guard: &'static black_box::Guard,
-    places: &'static &'static [&'static Place<'static>],
+    places: &'static Places,
     functions: &Functions,
     action: &libc::sigaction,
     signal: core::ffi::c_int,

@@ -52,14 +52,19 @@ impl From<Error> for PyErr {
             Some(NamedError {
                 errno: Some(errno),
                 path,
+                kept,
             }) => {
                 let reason = io::Error::from_raw_os_error(*errno).to_string();
                 // Rust appends the number that OSError shows on its own.
-                let reason = reason
+                let mut reason = reason
                     .split(" (os error")
                     .next()
                     .unwrap_or_default()
                     .to_owned();
+                if let Some(kept) = kept {
+                    reason.push_str("; the record is in ");
+                    reason.push_str(&kept.to_string_lossy());
+                }
                 // As text: a Path would load pathlib, which a process out of descriptors cannot, and PyO3 aborts then.
                 PyOSError::new_err((*errno, reason, path.as_os_str().to_owned()))
             }

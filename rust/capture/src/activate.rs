@@ -7,7 +7,7 @@ use std::sync::{Mutex, PoisonError};
 use firstfault_format::env;
 
 use firstfault_handler::install::{self, Configuration};
-use firstfault_handler::place::Place;
+use firstfault_handler::place::{Kind, Place};
 use firstfault_handler::termination::{self, Snapshot};
 use firstfault_handler::{abort, error_file, handle};
 
@@ -59,13 +59,15 @@ pub(crate) fn trouble() -> Option<String> {
     trouble.clone()
 }
 
-/// Returns the targets that the handler was told of; empty before [`activate`].
+/// Returns the targets that the handler was told of, but for the spare one; empty before [`activate`].
 pub(crate) fn armed_targets() -> Vec<Target> {
     let armed = ARMED.lock().unwrap_or_else(PoisonError::into_inner);
-    armed
+    let mut targets = armed
         .as_ref()
         .map(|(targets, _)| targets.clone())
-        .unwrap_or_default()
+        .unwrap_or_default();
+    targets.retain(|target| target.kind != Kind::Spare);
+    targets
 }
 
 fn put_in_force(
@@ -79,11 +81,15 @@ fn put_in_force(
         arguments: arguments.to_vec(),
         entrypoint: entrypoint.map(str::to_owned),
     });
+    #[cfg(feature = "inject")]
+    if let Ok(plan) = std::env::var("FIRSTFAULT_INJECT") {
+        firstfault_handler::inject::plan(Box::leak(Box::new(&*plan.leak())));
+    }
     let error_file = error_file.and_then(target::usable);
     let own = Claim::own(error_file);
     let parent = own.inherited_from(std::env::var(env::CLAIM).ok().as_deref());
     let identity = identity();
-    let (targets, failed) = target::targets(
+    let (targets, mut failed) = target::targets(
         error_file,
         target::archive_directory().as_deref(),
         &identity,
@@ -92,10 +98,17 @@ fn put_in_force(
     if let Some(first) = targets.first() {
         target::sweep(first);
     }
-    arm(&targets)?;
+    if parent.is_none() {
+        failed = failed.or(record::probe(&targets).err());
+    }
+    let mut with_spare = targets.clone();
+    if !targets.is_empty() {
+        with_spare.extend(Target::spare());
+    }
+    arm(&with_spare)?;
     // A child's requests to end are its parent's business.
     if parent.is_none() {
-        take_requests(&targets)?;
+        take_requests(&with_spare)?;
     }
     black_box::open(&targets, &identity, parent);
     if let Some(entrypoint) = entrypoint {

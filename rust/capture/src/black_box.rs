@@ -8,11 +8,10 @@ use std::ffi::{CStr, CString};
 use std::fs::{self, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
-use std::time::Duration;
 
 use firstfault_format::black_box::{HEADER_WORDS, header};
 use firstfault_format::files;
@@ -20,14 +19,12 @@ use firstfault_handler::black_box::{self, Header};
 pub use firstfault_handler::black_box::{breadcrumb, exiting, is_open, remove, step};
 use firstfault_handler::json::Writer;
 
+use crate::file_system;
 use crate::identity::{self, Identity};
-use crate::target::Target;
+use crate::target::{self, Target};
 
 /// Why there is no box, or why it is not beside the error file; for `firstfault doctor`.
 static TROUBLE: Mutex<Option<String>> = Mutex::new(None);
-
-/// Boxes that dead processes left in memory are kept for so long.
-const KEPT: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// How many boxes may stand beside one error file under one process ID: containers use the same ones again and again.
 const NUMBERS: u8 = 9;
@@ -96,13 +93,13 @@ fn create(targets: &[Target], identity: &Identity) -> Result<(), String> {
             Err(reason) => reasons.push(format!("{}: {reason}", target.stem.display())),
         }
     }
-    for directory in [PathBuf::from("/dev/shm"), std::env::temp_dir()] {
+    for directory in file_system::local_directories() {
         if let Err(reason) = check_file_system(&directory) {
             reasons.push(format!("{}: {reason}", directory.display()));
             continue;
         }
-        sweep(&directory);
-        let path = directory.join(local_name(&header));
+        target::sweep_local(&directory);
+        let path = directory.join(target::local_name(files::BLACK_BOX));
         let pointer = targets
             .last()
             .map(|target| named(&target.stem, header.pid, 1))
@@ -161,20 +158,6 @@ fn named(stem: &Path, pid: i32, number: u8) -> PathBuf {
     PathBuf::from(name)
 }
 
-fn local_name(header: &Header<'_>) -> String {
-    format!(
-        "{}{}.{}{}",
-        local_prefix(),
-        header.pid,
-        header.start_ticks.unwrap_or(0),
-        files::BLACK_BOX
-    )
-}
-
-fn local_prefix() -> String {
-    format!("firstfault.{}.", nix::unistd::getuid())
-}
-
 fn write_pointer(path: &Path, header: &Header<'_>) -> io::Result<()> {
     let page: Vec<AtomicU64> = (0..HEADER_WORDS).map(|_| AtomicU64::new(0)).collect();
     header.write(&page);
@@ -221,65 +204,12 @@ fn head(path: &Path) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Removes what dead processes of this user left in memory more than a day ago.
-fn sweep(directory: &Path) {
-    let prefix = local_prefix();
-    for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
-        let name = entry.file_name();
-        let pid = name
-            .to_str()
-            .and_then(|name| name.strip_prefix(&prefix)?.strip_suffix(files::BLACK_BOX))
-            .and_then(|ids| ids.split('.').next()?.parse::<u32>().ok());
-        let Some(pid) = pid else { continue };
-        let is_old = entry.metadata().is_ok_and(|metadata| {
-            metadata.uid() == nix::unistd::getuid().as_raw()
-                && metadata
-                    .modified()
-                    .is_ok_and(|time| time.elapsed().is_ok_and(|age| age > KEPT))
-        });
-        if is_old && !Path::new("/proc").join(pid.to_string()).exists() {
-            let _ = fs::remove_file(entry.path());
-        }
-    }
-}
-
-/// File systems over a network, on which a shared mapping writes pages over it: 9p, AFS, BeeGFS, Ceph, CIFS, FUSE
-/// (which may be anything), GFS2, GPFS, Lustre, NFS, OCFS2, PanFS, SMB, SMB2.
-///
-/// Source: linux/magic.h, and the vendors' own headers.
-const NETWORK: [u32; 14] = [
-    0x0102_1997,
-    0x5346_414f,
-    0x1983_0326,
-    0x00c3_6400,
-    0xff53_4d42,
-    0x6573_5546,
-    0x0116_1970,
-    0x4750_4653,
-    0x0bd0_0bd0,
-    0x6969,
-    0x7461_636f,
-    0xaad7_aaea,
-    0x517b,
-    0xfe53_4d42,
-];
-
 fn check_file_system(directory: &Path) -> Result<(), String> {
-    let found = nix::sys::statfs::statfs(directory).map_err(|errno| errno.desc().to_owned())?;
-    if is_network(found.filesystem_type().0 as u32) {
-        return Err("a network file system".to_owned());
+    match file_system::is_remote(directory) {
+        Ok(false) => Ok(()),
+        Ok(true) => Err("a network file system".to_owned()),
+        Err(errno) => Err(errno.desc().to_owned()),
     }
-    Ok(())
-}
-
-/// Returns whether a directory is on a network file system.
-pub(crate) fn is_on_network(directory: &Path) -> bool {
-    nix::sys::statfs::statfs(directory)
-        .is_ok_and(|found| is_network(found.filesystem_type().0 as u32))
-}
-
-fn is_network(magic: u32) -> bool {
-    NETWORK.contains(&magic)
 }
 
 fn leaked(path: &Path) -> io::Result<&'static CStr> {
@@ -290,17 +220,6 @@ fn leaked(path: &Path) -> io::Result<&'static CStr> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn network_file_systems_are_known() {
-        for magic in [0x6969, 0x0bd0_0bd0, 0x6573_5546, 0x4750_4653] {
-            assert!(is_network(magic));
-        }
-        // ext4, tmpfs, overlayfs, XFS, Btrfs.
-        for magic in [0xef53, 0x0102_1994, 0x794c_7630, 0x5846_5342, 0x9123_683e] {
-            assert!(!is_network(magic));
-        }
-    }
 
     #[test]
     fn names_tell_the_process_and_stay_apart() {

@@ -8,6 +8,7 @@ mod activate;
 pub mod black_box;
 pub mod doctor;
 pub mod dumper;
+mod file_system;
 pub mod identity;
 mod panics;
 mod record;

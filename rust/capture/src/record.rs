@@ -52,6 +52,20 @@ impl Content for Record<'_> {
     }
 }
 
+/// Tries whether records can be written to these targets; returns why one cannot take any.
+pub(crate) fn probe(targets: &[Target]) -> io::Result<()> {
+    let mut paths = PATHS.lock().unwrap_or_else(PoisonError::into_inner);
+    for target in targets {
+        let named = |errno| target::named(&io::Error::from_raw_os_error(errno), &target.error);
+        let mut nothing = Record {
+            whole: b"",
+            compact: b"",
+        };
+        commit::probe(place(target)?, &this_process(), &mut nothing, &mut paths).map_err(named)?;
+    }
+    Ok(())
+}
+
 /// Writes a record to every target of this process.
 ///
 /// `record` is a whole error file, `compact` its form of at most 4,000 bytes for a target that can only be written in
@@ -61,7 +75,8 @@ impl Content for Record<'_> {
 /// Returns the path of the record at the first target that took it, or `None` where there is no target.
 ///
 /// # Errors
-/// The first target that could not be written, after all were tried.
+/// The first target that could not be written, after all were tried; the record is in memory of this node then, if that
+/// has room.
 pub fn commit(
     error_file: Option<&Path>,
     record: &[u8],
@@ -102,10 +117,15 @@ pub fn commit(
             Err(error) => failed = failed.or(Some(error)),
         }
     }
-    match failed {
-        Some(error) => Err(error),
-        None => Ok(written),
-    }
+    let Some(error) = failed else {
+        return Ok(written);
+    };
+    // What a target did not take must not be lost for it.
+    let spare = Target::spare().map(|spare| if is_late { spare.terminated() } else { spare });
+    let kept = spare
+        .filter(|_| !targets.is_empty())
+        .and_then(|spare| commit_to(&spare, strength, &mut content, false, &mut paths).ok());
+    Err(target::kept_in(error, kept))
 }
 
 fn commit_to(
@@ -124,6 +144,7 @@ fn commit_to(
         let copy = Target {
             stem: target.beside(".firstfault"),
             error: path,
+            kind: target.kind,
         };
         commit::replace(place(&copy)?, &process, content, paths).map_err(named)?;
     }

@@ -4,12 +4,15 @@ use std::ffi::{CStr, CString};
 use std::fs;
 use std::io;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::os::unix::fs::FileTypeExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use firstfault_format::{env, files};
-use firstfault_handler::place::Place;
+use firstfault_handler::place::{Kind, Place};
+use nix::unistd::AccessFlags;
 
+use crate::file_system;
 use crate::identity::{self, Identity};
 
 /// A process that writes records for a rank, as `FIRSTFAULT_CLAIM` hands it to its children.
@@ -83,6 +86,8 @@ pub(crate) struct Target {
     pub(crate) error: PathBuf,
     /// The error file without `.json`.
     pub(crate) stem: PathBuf,
+    /// What can be expected of its file system.
+    pub(crate) kind: Kind,
 }
 
 impl Target {
@@ -95,14 +100,19 @@ impl Target {
     fn new(error: &Path, parent: Option<i32>) -> io::Result<Self> {
         let error = std::path::absolute(error)?;
         let stem = stem_of(&error);
+        let kind = match file_system::is_remote(error.parent().unwrap_or(Path::new("/"))) {
+            Ok(true) => Kind::Remote,
+            _ => Kind::Local,
+        };
         Ok(match parent {
-            None => Self { error, stem },
+            None => Self { error, stem, kind },
             Some(parent) => {
                 let own = format!(".{parent}{}{}", files::CHILD, nix::unistd::getpid());
                 let stem = append(&stem, &own);
                 Self {
                     error: append(&stem, files::ERROR),
                     stem,
+                    kind,
                 }
             }
         })
@@ -115,7 +125,22 @@ impl Target {
         Self {
             error: append(&stem, files::ERROR),
             stem,
+            kind: self.kind,
         }
+    }
+
+    /// Returns the target on this node for what others do not take; `None` where no directory is fit for it.
+    pub(crate) fn spare() -> Option<Self> {
+        let is_fit = |directory: &PathBuf| {
+            file_system::is_remote(directory) == Ok(false)
+                && nix::unistd::access(directory, AccessFlags::W_OK).is_ok()
+        };
+        let directory = file_system::local_directories().into_iter().find(is_fit)?;
+        Some(Self {
+            error: directory.join(local_name(files::ERROR)),
+            stem: directory.join(local_name("")),
+            kind: Kind::Spare,
+        })
     }
 
     /// Returns the path of a file of this target.
@@ -130,6 +155,7 @@ impl Target {
             leak(&self.error)?,
             leak(&self.stem)?,
             leak(directory)?,
+            self.kind,
         ))))
     }
 }
@@ -214,8 +240,18 @@ pub(crate) fn named(error: &io::Error, path: &Path) -> io::Error {
         NamedError {
             errno: error.raw_os_error(),
             path: path.to_owned(),
+            kept: None,
         },
     )
+}
+
+/// The same error, with where the record is instead.
+pub(crate) fn kept_in(error: io::Error, kept: Option<PathBuf>) -> io::Error {
+    let kind = error.kind();
+    match error.downcast::<NamedError>() {
+        Ok(named) => io::Error::new(kind, NamedError { kept, ..named }),
+        Err(error) => error,
+    }
 }
 
 /// An operating-system error and its path, so that a caller can say both.
@@ -225,6 +261,8 @@ pub struct NamedError {
     pub errno: Option<i32>,
     /// The file or directory.
     pub path: PathBuf,
+    /// Where the record is that could not be written there.
+    pub kept: Option<PathBuf>,
 }
 
 impl std::fmt::Display for NamedError {
@@ -233,7 +271,11 @@ impl std::fmt::Display for NamedError {
             || "failed".to_owned(),
             |errno| io::Error::from_raw_os_error(errno).to_string(),
         );
-        write!(formatter, "{}: {reason}", self.path.display())
+        write!(formatter, "{}: {reason}", self.path.display())?;
+        match &self.kept {
+            Some(kept) => write!(formatter, "; the record is in {}", kept.display()),
+            None => Ok(()),
+        }
     }
 }
 
@@ -272,6 +314,42 @@ fn append(path: &Path, suffix: &str) -> PathBuf {
 fn leak(path: &Path) -> io::Result<&'static CStr> {
     let path = CString::new(path.as_os_str().as_bytes())?;
     Ok(Box::leak(path.into_boxed_c_str()))
+}
+
+/// Files that dead processes left in memory are kept for so long.
+const KEPT: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// Returns the name of a file of this process in a directory that all jobs of this node share.
+pub(crate) fn local_name(suffix: &str) -> String {
+    let started = identity::start_ticks(Path::new("/proc/self/stat")).unwrap_or(0);
+    let pid = nix::unistd::getpid();
+    format!("{}{pid}.{started}{suffix}", local_prefix())
+}
+
+fn local_prefix() -> String {
+    format!("firstfault.{}.", nix::unistd::getuid())
+}
+
+/// Removes what dead processes of this user left there more than a day ago.
+pub(crate) fn sweep_local(directory: &Path) {
+    let prefix = local_prefix();
+    for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        let pid = name.to_str().and_then(|name| {
+            let ids = name.strip_prefix(&prefix)?;
+            ids.split('.').next()?.parse::<u32>().ok()
+        });
+        let Some(pid) = pid else { continue };
+        let is_old = entry.metadata().is_ok_and(|metadata| {
+            metadata.uid() == nix::unistd::getuid().as_raw()
+                && metadata
+                    .modified()
+                    .is_ok_and(|time| time.elapsed().is_ok_and(|age| age > KEPT))
+        });
+        if is_old && !Path::new("/proc").join(pid.to_string()).exists() {
+            let _ = fs::remove_file(entry.path());
+        }
+    }
 }
 
 /// Removes what a writer that was killed between two steps left beside this error file.

@@ -20,6 +20,11 @@ thread_local! {
 /// No memory.
 pub fn give_alternate_stack() -> io::Result<()> {
     if let Some(stack) = AlternateStack::give().map_err(io::Error::from_raw_os_error)? {
+        if sys::thread_id() == sys::process_id() {
+            // The main thread's locals are dropped first at exit(3); destructors that may crash run after.
+            std::mem::forget(stack);
+            return Ok(());
+        }
         STACK.with_borrow_mut(|kept| *kept = Some(stack));
     }
     Ok(())

@@ -12,6 +12,23 @@ pub const SIZE: usize = 256 * 1024;
 const GUARD_SIZE: usize = 4096;
 const WHOLE: usize = SIZE.wrapping_add(GUARD_SIZE);
 
+/// What a capture needs at least, on the small stack of another library: up to the first record.
+const NEEDED: usize = 10 * 1024;
+
+/// Returns whether a handler that runs on an alternate stack has room for a capture.
+///
+/// `context` is the running handler's: the kernel notes there which alternate stack the thread has.
+pub(crate) fn has_room(context: *const c_void) -> bool {
+    let here = 0_u8;
+    // SAFETY: the kernel's context, or null.
+    let Some(context) = (unsafe { context.cast::<libc::ucontext_t>().as_ref() }) else {
+        return true;
+    };
+    let bottom = context.uc_stack.ss_sp.addr();
+    let above = (&raw const here).addr().checked_sub(bottom);
+    above.is_none_or(|above| above >= context.uc_stack.ss_size || above >= NEEDED)
+}
+
 /// Memory for one; dropped, it is given back, and no thread may have it as its stack then.
 ///
 /// It is used only where it is touched: in a crash.

@@ -12,6 +12,7 @@ use firstfault_format::black_box::{
     MAGIC, NONE, SIZE, Text, VERSION, WORDS, crash, header, known, state,
 };
 
+pub(crate) use file::remove_at_death;
 pub use file::{create, remove};
 pub use ring::{IN_RECORD, breadcrumb};
 

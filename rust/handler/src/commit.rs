@@ -84,7 +84,12 @@ pub fn commit(
     content: &mut dyn Content,
     paths: &mut Paths,
 ) -> Result<Outcome, Errno> {
-    let result = with_temporary(place, process, strength, content, paths, Kind::Nameless);
+    let kind = if place.is_nameless() {
+        Kind::Nameless
+    } else {
+        Kind::Named
+    };
+    let result = with_temporary(place, process, strength, content, paths, kind);
     match result {
         Ok(_) | Err(libc::ENOSPC | libc::EDQUOT) => result,
         // No new file here; an old one may still be written, as a container's termination log.
@@ -105,37 +110,52 @@ pub fn commit(
             with_temporary(place, process, strength, content, paths, Kind::Named)
         }
         // A file system without nameless files or links has another way.
-        Err(_) => with_temporary(place, process, strength, content, paths, Kind::Named),
+        Err(_) if kind == Kind::Nameless => {
+            with_temporary(place, process, strength, content, paths, Kind::Named)
+        }
+        Err(_) => result,
     }
 }
 
-/// By which way a record gets its name.
+/// By which way a record gets to a place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Rung {
     /// A nameless file and link(2): nothing is ever left behind.
     Nameless,
     /// A file under a temporary name and link(2), or rename(2) where the file system has no links.
     Named,
+    /// No new file can be made, but the one that is there can be written.
+    InPlace,
 }
 
-/// Tries to write a record to a place whose path nobody else uses, and removes it again. Returns by which way it went.
+/// Tries, while the process is well, by which way a record gets to a place, and remembers it; leaves nothing there.
 ///
 /// # Errors
 /// The errno of the step that failed on the last way.
-pub fn rung(
+pub fn probe(
     place: &Place<'_>,
     process: &Process,
     content: &mut dyn Content,
     paths: &mut Paths,
 ) -> Result<Rung, Errno> {
-    let mut attempt = |kind| {
-        with_temporary(place, process, Strength::Final, content, paths, kind)?;
-        sys::unlink(place.error())
-    };
-    match attempt(Kind::Nameless) {
-        Ok(()) => Ok(Rung::Nameless),
-        Err(errno @ (libc::ENOSPC | libc::EDQUOT)) => Err(errno),
-        Err(_) => attempt(Kind::Named).map(|()| Rung::Named),
+    match Temporary::probe(place, process, Kind::Nameless, content, paths) {
+        Ok(()) => return Ok(Rung::Nameless),
+        Err(errno @ (libc::ENOSPC | libc::EDQUOT)) => return Err(errno),
+        Err(_) => {}
+    }
+    match Temporary::probe(place, process, Kind::Named, content, paths) {
+        Ok(()) => {
+            place.need_names();
+            Ok(Rung::Named)
+        }
+        Err(errno @ (libc::EROFS | libc::EACCES | libc::EPERM)) => {
+            // As a container's termination log.
+            let flags = libc::O_WRONLY | libc::O_NOFOLLOW | libc::O_NONBLOCK;
+            let descriptor = sys::open(place.error(), flags, 0).map_err(|_| errno)?;
+            sys::close(descriptor);
+            Ok(Rung::InPlace)
+        }
+        Err(errno) => Err(errno),
     }
 }
 
@@ -191,6 +211,7 @@ fn with_temporary(
         Ok(()) => settle(place, process, strength, content, &temporary, paths),
         Err(errno) => Err(errno),
     };
+    place.settle();
     temporary.discard(paths);
     result
 }
@@ -226,14 +247,17 @@ fn settle(
     }
     for _ in 0..ATTEMPTS {
         match sys::status(place.error()) {
-            Err(libc::ENOENT) => match temporary.publish(place.error(), paths) {
-                Ok(()) => {
-                    place.hold(temporary.descriptor, new, TARGET);
-                    return Ok(Outcome::Target);
+            Err(libc::ENOENT) => {
+                place.expect(temporary.descriptor);
+                match temporary.publish(place.error(), paths) {
+                    Ok(()) => {
+                        place.hold(temporary.descriptor, new, TARGET);
+                        return Ok(Outcome::Target);
+                    }
+                    Err(libc::EEXIST) => {}
+                    Err(errno) => return Err(errno),
                 }
-                Err(libc::EEXIST) => {}
-                Err(errno) => return Err(errno),
-            },
+            }
             Err(errno) => return Err(errno),
             Ok(status) if place.is_ours(&status) => {
                 if held == PROVISIONAL && strength == Strength::Crash {
@@ -241,6 +265,7 @@ fn settle(
                     continue;
                 }
                 if held == PROVISIONAL || strength == Strength::Enriched {
+                    place.expect(temporary.descriptor);
                     temporary.publish_over(place.error(), paths)?;
                     place.hold(temporary.descriptor, new, TARGET);
                     return Ok(Outcome::Target);
@@ -308,9 +333,16 @@ fn is_record_of_ours(path: &CStr) -> bool {
 /// Moves what is at the error file's path out of the way, and keeps it unless it is empty.
 fn displace(place: &Place<'_>, process: &Process, new: u8, paths: &mut Paths) -> Result<(), Errno> {
     let replaced = aside(place.stem(), process.id, &mut paths.beside).ok_or(libc::ENAMETOOLONG)?;
-    sys::rename(place.error(), replaced)?;
+    // Before it is: a fault in between must not make its way back forgotten.
+    place.put_aside.store(FINAL, Ordering::Relaxed);
+    let moved = sys::rename(place.error(), replaced);
+    if moved.is_err() {
+        place.put_aside.store(NOTHING, Ordering::Relaxed);
+    }
+    moved?;
     let status = sys::status(replaced)?;
     if status.size == 0 {
+        place.put_aside.store(NOTHING, Ordering::Relaxed);
         return sys::unlink(replaced);
     }
     if place.is_ours(&status) {
@@ -320,9 +352,9 @@ fn displace(place: &Place<'_>, process: &Process, new: u8, paths: &mut Paths) ->
     if !is_replaceable(replaced, &status, process, new) {
         // Between the look and the rename somebody committed a record: it was first, so it gets its name back.
         let _ = sys::link(replaced, place.error());
+        place.put_aside.store(NOTHING, Ordering::Relaxed);
         return sys::unlink(replaced);
     }
-    place.put_aside.store(FINAL, Ordering::Relaxed);
     Ok(())
 }
 
@@ -341,13 +373,18 @@ fn publish_beside(
         let mut buffer = PathBuffer::new();
         let path =
             beside(place.stem(), process.id, number, &mut buffer).ok_or(libc::ENAMETOOLONG)?;
+        // As with `Place::expect`: a fault right after the step must find it noted.
+        let latest = place.latest.swap(BESIDE, Ordering::Relaxed);
         match temporary.publish(path, paths) {
-            Err(libc::EEXIST) => {}
-            Err(errno) => return Err(errno),
             Ok(()) => {
                 paths.beside.start(path.to_bytes());
-                place.latest.store(BESIDE, Ordering::Relaxed);
                 return Ok(Outcome::Beside);
+            }
+            Err(errno) => {
+                place.latest.store(latest, Ordering::Relaxed);
+                if errno != libc::EEXIST {
+                    return Err(errno);
+                }
             }
         }
     }

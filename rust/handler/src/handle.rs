@@ -15,7 +15,7 @@ use crate::context::{self, Facts};
 use crate::delivery::{Delivery, is_fault};
 use crate::install::{self, Configuration};
 use crate::stages::{self, Depth};
-use crate::{alternate_stack, park, sys, termination};
+use crate::{alternate_stack, black_box, helper, park, sys, termination};
 
 /// The thread that handles a crash: process ID in the upper half, thread ID in the lower; 0 is nobody.
 static OWNER: AtomicU64 = AtomicU64::new(0);
@@ -55,6 +55,7 @@ pub(crate) fn is_ours(action: &libc::sigaction) -> bool {
 /// The handler of every crash signal.
 pub extern "C" fn on_signal(signal: libc::c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
     let errno = sys::errno();
+    helper::take_fault();
     let (Some(captured), Some(configuration)) =
         (install::captured_signal(signal), install::configuration())
     else {
@@ -80,7 +81,11 @@ pub extern "C" fn on_signal(signal: libc::c_int, info: *mut libc::siginfo_t, con
     };
     // SAFETY: the context is the running handler's.
     if !unsafe { park::take_fault(delivery.context) } {
-        receive(&delivery, configuration);
+        if alternate_stack::has_room(delivery.context) {
+            receive(&delivery, configuration);
+        } else {
+            delivery.as_if_absent();
+        }
     }
     sys::set_errno(errno);
 }
@@ -96,6 +101,8 @@ pub(crate) extern "C" fn on_watchdog(
         && OWNER.load(Ordering::Acquire) == own_key()
         && PHASE.load(Ordering::Relaxed) == CAPTURING
     {
+        #[cfg(feature = "inject")]
+        crate::inject::in_watchdog();
         resume(true, context, configuration);
     }
     sys::set_errno(errno);
@@ -161,6 +168,9 @@ fn receive(delivery: &Delivery<'_>, configuration: &'static Configuration) {
                 if !is_noted && !is_request {
                     stages::note_other_crash(sys::thread_id(), delivery.signal);
                     is_noted = true;
+                }
+                if is_request {
+                    black_box::note_request(delivery.signal);
                 }
                 if !owner_has_ended() {
                     // Its chain takes its time: this thread's own signal ends the process meanwhile.
@@ -306,13 +316,16 @@ fn lives_on_by_itself(delivery: &Delivery<'_>) -> bool {
 /// Leaves a snapshot, then does what would have been done without us.
 fn deliver_request(delivery: &Delivery<'_>, configuration: &'static Configuration) {
     let lives_on = lives_on_by_itself(delivery);
-    if let Some(depth) = termination::depth(!lives_on) {
-        capture(depth, configuration);
+    match termination::depth(!lives_on) {
+        Some(depth) => capture(depth, configuration),
+        None => black_box::note_request(delivery.signal),
     }
     if lives_on {
         // Before the handler, which may do what it likes: exit, crash, or jump out.
         stages::reset();
         end_delivery(delivery, configuration, false);
+    } else if stages::is_recorded() && !sys::is_init() {
+        black_box::remove_at_death();
     }
     delivery.as_if_absent();
 }

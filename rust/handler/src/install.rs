@@ -12,11 +12,14 @@ use crate::handle;
 use crate::place::Place;
 use crate::sys::{self, Errno};
 
+/// Where records go: the wanted places, and the spare one.
+pub type Places = &'static [&'static Place<'static>];
+
 /// What the handler must know; prepared by normal code and never freed.
 #[derive(Debug)]
 pub struct Configuration {
     /// Where records go.
-    pub places: &'static [&'static Place<'static>],
+    pub places: Places,
     /// Who this process is.
     pub identity: Identity,
     /// Stops the other threads. A real-time signal that nobody uses.

@@ -11,6 +11,8 @@ use crate::sys::{self, Errno};
 pub struct Writer<'a> {
     buffer: &'a mut [u8],
     used: usize,
+    /// What has left the buffer.
+    flushed: usize,
     /// Where a full buffer goes; without a descriptor a document that does not fit is an error.
     descriptor: Option<i32>,
     comma: bool,
@@ -23,6 +25,7 @@ impl<'a> Writer<'a> {
         Self {
             buffer,
             used: 0,
+            flushed: 0,
             descriptor,
             comma: false,
             result: Ok(()),
@@ -35,6 +38,11 @@ impl<'a> Writer<'a> {
             self.flush();
         }
         self.result.map(|()| self.used)
+    }
+
+    /// Returns how long the document is by now, bytes.
+    pub fn length(&self) -> usize {
+        self.flushed.saturating_add(self.used)
     }
 
     /// Begins an object or an array.
@@ -205,9 +213,23 @@ impl<'a> Writer<'a> {
         if let (Some(descriptor), Ok(())) = (self.descriptor, self.result) {
             self.result =
                 sys::write_all(descriptor, self.buffer.get(..self.used).unwrap_or_default());
+            self.flushed = self.flushed.saturating_add(self.used);
             self.used = 0;
         }
     }
+}
+
+/// Returns how long a text is inside a string, at most.
+pub(crate) fn escaped_length(text: &[u8]) -> usize {
+    text.iter().fold(0_usize, |sum, byte| {
+        sum.saturating_add(match byte {
+            b'"' | b'\\' | b'\n' | b'\t' => 2,
+            0..0x20 | 0x7f => 6,
+            // What is not UTF-8 becomes three bytes.
+            0x80.. => 3,
+            _ => 1,
+        })
+    })
 }
 
 #[cfg(test)]
@@ -253,6 +275,7 @@ mod tests {
     fn any_bytes_become_a_string_that_a_parser_reads_back() {
         let all: Vec<u8> = (0..=255).collect();
         let text = written(|writer| writer.string(&all));
+        assert!(text.len() <= escaped_length(&all) + 2);
         let parsed: String = serde_json::from_str(&text).expect("valid JSON");
         assert_eq!(parsed, String::from_utf8_lossy(&all));
     }

@@ -87,6 +87,8 @@ struct Table {
     base: u64,
     /// Its module, where it has one already.
     current: u16,
+    /// Whether the map has been read to its end.
+    is_whole: bool,
 }
 
 struct Room(UnsafeCell<Table>);
@@ -136,6 +138,7 @@ impl Table {
             path_length: 0,
             base: 0,
             current: 0,
+            is_whole: false,
         }
     }
 
@@ -146,6 +149,7 @@ impl Table {
         self.paths_used = 0;
         self.path_length = 0;
         self.current = NO_MODULE;
+        self.is_whole = false;
     }
 
     /// Takes one line, `start-end perms offset device inode path`.
@@ -233,6 +237,11 @@ impl Table {
     }
 }
 
+/// Reads the memory map, unless that is done. Returns whether it was to be had.
+pub(crate) fn read_once() -> bool {
+    table().is_whole || read()
+}
+
 /// Reads the memory map. Returns whether it was to be had.
 pub fn read() -> bool {
     let Ok(descriptor) = sys::open(c"/proc/self/maps", libc::O_RDONLY, 0) else {
@@ -255,6 +264,7 @@ pub fn read() -> bool {
         }
     }
     sys::close(descriptor);
+    table.is_whole = true;
     table.ranges_used > 0
 }
 

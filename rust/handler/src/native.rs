@@ -184,6 +184,8 @@ pub fn walk_crashed(registers: Option<&Registers>) -> bool {
     let Some(registers) = registers else {
         return false;
     };
+    // The stage that does it first may have faulted.
+    modules::read_once();
     walk(
         &CRASHED,
         CRASHED_FRAMES_MAX,
@@ -197,6 +199,7 @@ pub fn walk_crashed(registers: Option<&Registers>) -> bool {
 
 /// Walks the stacks of the parked threads. Returns whether all have one.
 pub(crate) fn walk_others(crashed: Option<&Registers>) -> bool {
+    modules::read_once();
     if let (Some(registers), 0..2) = (crashed, CRASHED.count.load(Ordering::Relaxed)) {
         // The walk by tables came to nothing, or to a fault: this one cannot fault.
         walk(&CRASHED, CRASHED_FRAMES_MAX, registers, false);

@@ -12,7 +12,7 @@ use core::sync::atomic::{
 use crate::native::Registers;
 use crate::python_state::Note;
 use crate::sys::{self, ThreadStatus};
-use crate::{context, foreign, handle};
+use crate::{context, foreign, handle, helper};
 
 /// How many threads are parked; of more, the rest is only counted.
 pub const THREADS_MAX: usize = 1024;
@@ -216,7 +216,10 @@ pub fn count_only() {
     forget_earlier();
     let own = sys::thread_id();
     let mut seen = 0_usize;
-    sys::for_each_thread(|thread| seen = seen.saturating_add(usize::from(thread != own)));
+    sys::for_each_thread(|thread| {
+        let is_counted = thread != own && !helper::is_helper(thread);
+        seen = seen.saturating_add(usize::from(is_counted));
+    });
     TOTAL.store(seen, Ordering::Relaxed);
 }
 
@@ -357,7 +360,7 @@ fn ask_new_threads(signal: libc::c_int) -> usize {
     let mut asked = 0_usize;
     let mut seen = 0_usize;
     sys::for_each_thread(|thread| {
-        if thread == own {
+        if thread == own || helper::is_helper(thread) {
             return;
         }
         seen = seen.saturating_add(1);

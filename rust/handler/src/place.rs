@@ -1,7 +1,7 @@
 //! A place where the records of this process go, and what this process has put there.
 
 use core::ffi::CStr;
-use core::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU8, AtomicU64, Ordering};
 
 use firstfault_format::files;
 
@@ -32,35 +32,79 @@ pub(crate) const BESIDE: u8 = 3;
 /// How many later failures of one process are kept.
 pub(crate) const LATER_MAX: u8 = 9;
 
+/// What can be expected of a place.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// On a file system of this node.
+    Local,
+    /// On a network file system, which may not answer.
+    Remote,
+    /// In memory on this node: for what the other places did not take, and for as long as it is not known whether they
+    /// do.
+    Spare,
+}
+
 /// One place where the records of this process go, and what this process has put there.
 #[derive(Debug)]
 pub struct Place<'a> {
     error: &'a CStr,
     stem: &'a CStr,
     directory: &'a CStr,
+    kind: Kind,
+    /// Whether the file system has nameless files that can be named, as far as was tried.
+    is_nameless: AtomicBool,
+    /// Why the last record could not be written here; 0 where it could.
+    pub(crate) trouble: AtomicI32,
     pub(crate) held: AtomicU8,
     pub(crate) latest: AtomicU8,
     pub(crate) later: AtomicU8,
     /// What the last record put aside, to be put back if that record is withdrawn: `NOTHING`, `FINAL` for another's
     /// file, `PROVISIONAL` for a record of this process.
     pub(crate) put_aside: AtomicU8,
-    device: AtomicU64,
-    inode: AtomicU64,
+    /// The file that this process has put at the error file's path, and the one that it is about to put there: a fault
+    /// between the two steps leaves it open which of them is there.
+    here: Identity,
+    next: Identity,
+}
+
+/// Device and inode of a file; zeros are none.
+#[derive(Debug)]
+struct Identity(AtomicU64, AtomicU64);
+
+impl Identity {
+    const fn none() -> Self {
+        Self(AtomicU64::new(0), AtomicU64::new(0))
+    }
+
+    fn store(&self, identity: (u64, u64)) {
+        self.0.store(identity.0, Ordering::Relaxed);
+        self.1.store(identity.1, Ordering::Relaxed);
+    }
+
+    fn load(&self) -> (u64, u64) {
+        (
+            self.0.load(Ordering::Relaxed),
+            self.1.load(Ordering::Relaxed),
+        )
+    }
 }
 
 impl<'a> Place<'a> {
     /// Returns a place for an error file: its absolute path, that path without `.json`, and its directory.
-    pub const fn new(error: &'a CStr, stem: &'a CStr, directory: &'a CStr) -> Self {
+    pub const fn new(error: &'a CStr, stem: &'a CStr, directory: &'a CStr, kind: Kind) -> Self {
         Self {
             error,
             stem,
             directory,
+            kind,
+            is_nameless: AtomicBool::new(true),
+            trouble: AtomicI32::new(0),
             held: AtomicU8::new(NOTHING),
             latest: AtomicU8::new(NOWHERE),
             later: AtomicU8::new(0),
             put_aside: AtomicU8::new(NOTHING),
-            device: AtomicU64::new(0),
-            inode: AtomicU64::new(0),
+            here: Identity::none(),
+            next: Identity::none(),
         }
     }
 
@@ -77,6 +121,29 @@ impl<'a> Place<'a> {
     /// Returns the directory of the error file.
     pub fn directory(&self) -> &'a CStr {
         self.directory
+    }
+
+    /// Returns what can be expected of it.
+    pub fn kind(&self) -> Kind {
+        self.kind
+    }
+
+    /// Returns the permissions of a new file: in a directory that everybody shares it is for its owner alone.
+    pub(crate) fn mode(&self) -> libc::mode_t {
+        match self.kind {
+            Kind::Spare => 0o600,
+            Kind::Local | Kind::Remote => 0o666,
+        }
+    }
+
+    /// Returns whether nameless files work here, as far as is known.
+    pub fn is_nameless(&self) -> bool {
+        self.is_nameless.load(Ordering::Relaxed)
+    }
+
+    /// Remembers that nameless files do not work here.
+    pub(crate) fn need_names(&self) {
+        self.is_nameless.store(false, Ordering::Relaxed);
     }
 
     /// Takes back the record that this process committed last, because its failure turned out to be none.
@@ -126,8 +193,7 @@ impl<'a> Place<'a> {
         if held == PROVISIONAL
             && let Ok(status) = sys::status(self.error)
         {
-            self.device.store(status.identity.0, Ordering::Relaxed);
-            self.inode.store(status.identity.1, Ordering::Relaxed);
+            self.here.store(status.identity);
             self.held.store(PROVISIONAL, Ordering::Relaxed);
             self.latest.store(TARGET, Ordering::Relaxed);
         }
@@ -135,22 +201,30 @@ impl<'a> Place<'a> {
 
     /// Returns whether a file is the one that this process put at the error file's path.
     pub(crate) fn is_ours(&self, status: &FileStatus) -> bool {
-        self.held.load(Ordering::Relaxed) != NOTHING
-            && status.identity
-                == (
-                    self.device.load(Ordering::Relaxed),
-                    self.inode.load(Ordering::Relaxed),
-                )
+        let is_held = self.held.load(Ordering::Relaxed) != NOTHING;
+        is_held && status.identity == self.here.load() || status.identity == self.next.load()
+    }
+
+    /// Remembers the open file as the one that the next step puts at the error file's path.
+    pub(crate) fn expect(&self, descriptor: i32) {
+        if let Ok(status) = sys::descriptor_status(descriptor) {
+            self.next.store(status.identity);
+            self.latest.store(TARGET, Ordering::Relaxed);
+        }
     }
 
     /// Remembers the open file as the one that is now at the error file's path.
     pub(crate) fn hold(&self, descriptor: i32, held: u8, latest: u8) {
         if let Ok(status) = sys::descriptor_status(descriptor) {
-            self.device.store(status.identity.0, Ordering::Relaxed);
-            self.inode.store(status.identity.1, Ordering::Relaxed);
+            self.here.store(status.identity);
         }
         self.held.store(held, Ordering::Relaxed);
         self.latest.store(latest, Ordering::Relaxed);
+    }
+
+    /// Nothing is about to be put anywhere any more.
+    pub(crate) fn settle(&self) {
+        self.next.store((0, 0));
     }
 }
 

@@ -39,10 +39,12 @@ enum Stage {
     OtherPythonStacks,
     /// The file with everything replaces the minimal one.
     Enriched,
+    /// Where the record is, if not where it was wanted, is said on stderr.
+    Notice,
 }
 
 /// The stages, their names in the error file and how long each may take, nanoseconds.
-const STAGES: [(Stage, &str, u64); 10] = [
+const STAGES: [(Stage, &str, u64); 11] = [
     (Stage::BlackBox, "black_box", 100_000_000),
     (Stage::Minimal, "minimal", 500_000_000),
     (Stage::CppException, "cpp_exception", 100_000_000),
@@ -57,6 +59,7 @@ const STAGES: [(Stage, &str, u64); 10] = [
         1_000_000_000,
     ),
     (Stage::Enriched, "enriched", 1_000_000_000),
+    (Stage::Notice, "notice", 200_000_000),
 ];
 
 /// How far a capture goes.
@@ -147,6 +150,14 @@ pub(crate) fn is_done(depth: Depth) -> bool {
     NEXT.load(Ordering::Relaxed) >= end(depth)
 }
 
+/// Returns whether the record is at every place where it was wanted.
+pub(crate) fn is_recorded() -> bool {
+    let is_ok = |(stage, status): (&(Stage, &str, u64), &AtomicU8)| {
+        matches!(stage.0, Stage::Minimal | Stage::Enriched) && status.load(Ordering::Relaxed) == OK
+    };
+    STAGES.iter().zip(&STATUS).any(is_ok)
+}
+
 /// Notes another thread's crash, for the file of the first.
 pub(crate) fn note_other_crash(thread: i32, signal: i32) {
     let used = OTHERS_USED.fetch_add(1, Ordering::Relaxed);
@@ -170,6 +181,8 @@ pub(crate) fn run(configuration: &Configuration, depth: Depth) {
         if let Some(watchdog) = watchdog() {
             watchdog.arm(*budget_ns);
         }
+        #[cfg(feature = "inject")]
+        crate::inject::enter(STAGES.get(index).map_or("", |stage| stage.1));
         let is_apart = depth == Depth::Snapshot && *stage == Stage::OtherPythonStacks;
         let status = if !is_apart && execute(*stage, configuration, depth) {
             OK
@@ -181,6 +194,16 @@ pub(crate) fn run(configuration: &Configuration, depth: Depth) {
     if let Some(watchdog) = watchdog() {
         watchdog.delete();
         WATCHDOG.store(0, Ordering::Relaxed);
+    }
+}
+
+/// Gives the running stage more time: a wait with an end of its own.
+pub(crate) fn extend(by_ns: u64) {
+    let budget_ns = STAGES
+        .get(NEXT.load(Ordering::Relaxed))
+        .map(|stage| stage.2);
+    if let (Some(watchdog), Some(budget_ns)) = (watchdog(), budget_ns) {
+        watchdog.arm(budget_ns.saturating_add(by_ns));
     }
 }
 
@@ -198,6 +221,8 @@ pub(crate) fn interrupt(by_watchdog: bool) {
 }
 
 fn finish(index: usize, status: u8) {
+    #[cfg(feature = "inject")]
+    crate::inject::leave();
     if let Some(watchdog) = watchdog() {
         watchdog.arm(0);
     }
@@ -258,7 +283,7 @@ fn execute(stage: Stage, configuration: &Configuration, depth: Depth) -> bool {
             true
         }
         Stage::Module => {
-            let _ = modules::read();
+            let _ = modules::read_once();
             let module = facts.program_counter.and_then(modules::module_of);
             // SAFETY: see `Room`.
             unsafe { *ROOM.module.get() = module };
@@ -283,6 +308,7 @@ fn execute(stage: Stage, configuration: &Configuration, depth: Depth) -> bool {
                 .is_some_and(|descriptor| park::dump_python_stacks(descriptor, may_cut))
         }
         Stage::Enriched => write(facts, configuration, Strength::Enriched),
+        Stage::Notice => crash_record::tell(facts, configuration),
     }
 }
 

@@ -4,7 +4,7 @@ use core::ffi::CStr;
 
 use firstfault_format::files;
 
-use crate::commit::Paths;
+use crate::commit::{Content, Paths};
 use crate::place::{Place, Process};
 use crate::sys::{self, Errno};
 
@@ -36,16 +36,18 @@ impl Temporary {
             .push_decimal(sys::thread_id() as u64)
             .push(files::TEMPORARY.as_bytes());
         let descriptor = match kind {
-            Kind::Nameless => {
-                sys::open(place.directory(), libc::O_TMPFILE | libc::O_WRONLY, 0o666)?
-            }
+            Kind::Nameless => sys::open(
+                place.directory(),
+                libc::O_TMPFILE | libc::O_WRONLY,
+                place.mode(),
+            )?,
             Kind::Named => {
                 let path = paths.temporary.as_c_str().ok_or(libc::ENAMETOOLONG)?;
                 let flags = libc::O_CREAT | libc::O_EXCL | libc::O_WRONLY | libc::O_NOFOLLOW;
-                match sys::open(path, flags, 0o666) {
+                match sys::open(path, flags, place.mode()) {
                     Err(libc::EEXIST) => {
                         sys::unlink(path)?;
-                        sys::open(path, flags, 0o666)?
+                        sys::open(path, flags, place.mode())?
                     }
                     other => other?,
                 }
@@ -56,6 +58,30 @@ impl Temporary {
             .start(b"/proc/self/fd/")
             .push_decimal(descriptor as u64);
         Ok(Self { descriptor, kind })
+    }
+
+    /// Tries what a commit does, and leaves nothing: a file under its temporary name.
+    pub(crate) fn probe(
+        place: &Place<'_>,
+        process: &Process,
+        kind: Kind,
+        content: &mut dyn Content,
+        paths: &mut Paths,
+    ) -> Result<(), Errno> {
+        let temporary = Self::create(place, process, kind, paths)?;
+        let named = paths.temporary.as_c_str().ok_or(libc::ENAMETOOLONG);
+        let result = named.and_then(|named| {
+            content.write(temporary.descriptor)?;
+            match kind {
+                Kind::Nameless => {
+                    temporary.publish(named, paths)?;
+                    sys::unlink(named)
+                }
+                Kind::Named => Ok(()),
+            }
+        });
+        temporary.discard(paths);
+        result
     }
 
     fn name<'p>(&self, paths: &'p Paths) -> Result<&'p CStr, Errno> {
@@ -70,12 +96,15 @@ impl Temporary {
     pub(crate) fn publish(&self, path: &CStr, paths: &Paths) -> Result<(), Errno> {
         let name = self.name(paths)?;
         match sys::link(name, path) {
-            // No hard links here. The caller has just seen that the name is free; this keeps the content whole and
-            // leaves only that moment open.
+            // No hard links here.
             Err(libc::EPERM | libc::EOPNOTSUPP | libc::ENOSYS | libc::EMLINK)
                 if self.kind == Kind::Named =>
             {
-                sys::rename(name, path)
+                match sys::rename_to_free(name, path) {
+                    // The caller has just seen that the name is free: only that moment is left open.
+                    Err(libc::EINVAL | libc::ENOSYS) => sys::rename(name, path),
+                    other => other,
+                }
             }
             other => other,
         }

@@ -10,8 +10,7 @@ use firstfault_format::signals;
 
 use crate::context::Facts;
 use crate::handle;
-use crate::install::{self, Captured, Configuration, Previous};
-use crate::place::Place;
+use crate::install::{self, Captured, Configuration, Places, Previous};
 use crate::stages::Depth;
 use crate::sys::{self, Errno};
 
@@ -30,15 +29,14 @@ pub enum Snapshot {
 /// The process whose requests are taken; 0 is none.
 static PROCESS: AtomicI32 = AtomicI32::new(0);
 static SNAPSHOT: AtomicU8 = AtomicU8::new(Snapshot::Own as u8);
-static PLACES: AtomicPtr<&'static [&'static Place<'static>]> =
-    AtomicPtr::new(core::ptr::null_mut());
+static PLACES: AtomicPtr<Places> = AtomicPtr::new(core::ptr::null_mut());
 /// The process that got a SIGTERM; a child forked later did not.
 static RECEIVED: AtomicI32 = AtomicI32::new(0);
 /// Whether a handler that lets the process live had its snapshot.
 static IS_DONE: AtomicBool = AtomicBool::new(false);
 
 /// Says where the files of requests to end go; they are the calling process's own business from now on.
-pub fn configure(places: &'static &'static [&'static Place<'static>], snapshot: Snapshot) {
+pub fn configure(places: &'static Places, snapshot: Snapshot) {
     PLACES.store((&raw const *places).cast_mut(), Ordering::Release);
     SNAPSHOT.store(snapshot as u8, Ordering::Relaxed);
     PROCESS.store(sys::process_id(), Ordering::Release);
@@ -142,10 +140,7 @@ pub(crate) fn depth(is_dying: bool) -> Option<Depth> {
 }
 
 /// Returns where a record with these facts goes.
-pub(crate) fn places(
-    facts: &Facts,
-    configuration: &Configuration,
-) -> &'static [&'static Place<'static>] {
+pub(crate) fn places(facts: &Facts, configuration: &Configuration) -> Places {
     if signals::is_request(facts.signal) || facts.is_late {
         // SAFETY: only `configure` stores here, values that live for ever.
         if let Some(places) = unsafe { PLACES.load(Ordering::Acquire).as_ref() } {

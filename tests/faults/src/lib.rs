@@ -8,8 +8,11 @@
 
 mod cpp;
 mod faults;
+mod forbidden;
 mod handlers;
 mod jump;
+mod places;
+mod signal_stack;
 mod stacks;
 mod threads;
 mod waiting;

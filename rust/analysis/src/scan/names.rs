@@ -37,8 +37,10 @@ pub(crate) enum FileRole {
     Later,
     /// The record of a child of a rank.
     Child,
-    /// JSON of another name, which may be an error file.
+    /// JSON of another name, which may be an error file or a flight recorder's dump.
     Json,
+    /// Perhaps a flight recorder's dump, as a pickle.
+    Recorder,
     /// What a worker kept mapped until it died.
     BlackBox,
     /// Older content that a process replaced.
@@ -65,6 +67,7 @@ impl FileRole {
 pub(crate) fn role(name: &OsStr) -> FileRole {
     // A name that is not UTF-8 is none of ours, but may be a log's: the ending decides.
     let name = name.to_string_lossy();
+    let name = name.strip_suffix(".gz").unwrap_or(&name);
     if name.contains(files::TEMPORARY) {
         return FileRole::Other;
     }
@@ -79,14 +82,21 @@ pub(crate) fn role(name: &OsStr) -> FileRole {
             FileRole::Other
         };
     }
-    if ours && is_terminated(&name) {
+    if ours && is_terminated(name) {
         return FileRole::Terminated;
     }
     let Some(stem) = name.strip_suffix(files::ERROR) else {
         let log = [".log", ".err", ".out", ".txt"]
             .iter()
             .any(|ending| name.ends_with(ending));
-        return if log { FileRole::Log } else { FileRole::Other };
+        // torch's own name for them is `nccl_trace_rank_<n>`.
+        let stem = name.trim_end_matches(|c: char| c.is_ascii_digit());
+        let dump = stem.len() < name.len() && stem.ends_with("rank_");
+        return match (log, dump) {
+            (true, _) => FileRole::Log,
+            (_, true) => FileRole::Recorder,
+            _ => FileRole::Other,
+        };
     };
     if name.ends_with(files::REPLACED) {
         FileRole::Replaced
@@ -218,7 +228,12 @@ mod tests {
             ("config.json", FileRole::Json),
             ("error.yaml.json", FileRole::Json),
             ("agent0.err", FileRole::Log),
+            ("agent0.err.gz", FileRole::Log),
+            ("error.json.gz", FileRole::Main),
+            ("model.tar.gz", FileRole::Other),
             ("core.4242", FileRole::Other),
+            ("nccl_trace_rank_3", FileRole::Recorder),
+            ("frank_", FileRole::Other),
         ] {
             assert_eq!(role(OsStr::new(name)), expected, "{name}");
         }

@@ -1,7 +1,8 @@
 //! Bounded reads: no file costs more than its stated limit, and small ones cost one open, two reads, one close.
 
+use super::excerpt::{Excerpt, excerpt};
 use crate::error::Error;
-use crate::parse::begin;
+use flate2::read::MultiGzDecoder;
 use rustix::fs::{CWD, Mode, OFlags, openat};
 use std::cell::RefCell;
 use std::ffi::OsStr;
@@ -13,7 +14,7 @@ use std::path::Path;
 /// At most this much of an error file is read, in bytes; a larger one is damaged.
 pub const MAX_FILE_BYTES: usize = 16 << 20;
 
-/// At most this much of a launcher's log is read, in bytes: its beginning and its end.
+/// At most about this much of a log is kept, in bytes: its beginning, its end, and the first places that tell something.
 pub const MAX_LOG_BYTES: usize = 16 << 20;
 
 const BUFFER: usize = 64 << 10;
@@ -61,7 +62,8 @@ pub(crate) fn with_file<T>(
         static SMALL: RefCell<Vec<u8>> = RefCell::new(vec![0; BUFFER]);
     }
     SMALL.with_borrow_mut(|buffer| {
-        let read = location.open().and_then(|mut file| {
+        let read = location.open().and_then(|file| {
+            let mut file = unpacked(location.name, file);
             let length = fill(&mut file, buffer)?;
             let mut rest = Vec::new();
             if length == buffer.len() {
@@ -82,7 +84,7 @@ pub(crate) fn with_file<T>(
     })
 }
 
-fn fill(file: &mut File, buffer: &mut [u8]) -> io::Result<usize> {
+fn fill(file: &mut impl Read, buffer: &mut [u8]) -> io::Result<usize> {
     let mut length = 0;
     while length < buffer.len() {
         match file.read(&mut buffer[length..]) {
@@ -95,16 +97,22 @@ fn fill(file: &mut File, buffer: &mut [u8]) -> io::Result<usize> {
     Ok(length)
 }
 
-/// Returns a launcher's log as text: all of it, or its first sixteenth and its end.
-pub(super) fn log(path: &Path) -> io::Result<String> {
-    let mut text = head(path, MAX_LOG_BYTES)?;
-    if text.len() >= MAX_LOG_BYTES {
-        let first = begin(&text, MAX_LOG_BYTES / 16).len();
-        text.truncate(first);
-        text.push('\n');
-        text.push_str(&tail(path, MAX_LOG_BYTES - first)?);
+/// Returns a log: all of it, or its first sixteenth, its end, and the first telling places between.
+pub(super) fn log(path: &Path) -> io::Result<Excerpt> {
+    let head = MAX_LOG_BYTES / 16;
+    excerpt(
+        unpacked(path, File::open(path)?),
+        head,
+        MAX_LOG_BYTES - head,
+    )
+}
+
+/// Returns the content of a file that may be compressed by gzip, as its name says.
+fn unpacked(path: &Path, file: File) -> Box<dyn Read> {
+    match path.extension() {
+        Some(extension) if extension == "gz" => Box::new(MultiGzDecoder::new(file)),
+        _ => Box::new(file),
     }
-    Ok(text)
 }
 
 /// Returns the first bytes of a file as text.

@@ -11,13 +11,17 @@ use firstfault_analysis::{Options, Report, analyze};
 use serde_json::{Value, json};
 use std::fs;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// A directory that goes away with the test.
 pub struct Job(pub PathBuf);
 
 impl Job {
     pub fn new(name: &str) -> Self {
-        let path = std::env::temp_dir().join(format!("firstfault-{name}-{}", std::process::id()));
+        static MADE: AtomicUsize = AtomicUsize::new(0);
+        let number = MADE.fetch_add(1, Ordering::Relaxed);
+        let name = format!("firstfault-{name}-{}-{number}", std::process::id());
+        let path = std::env::temp_dir().join(name);
         let _ = fs::remove_dir_all(&path);
         fs::create_dir_all(&path).expect("a directory");
         Self(path)

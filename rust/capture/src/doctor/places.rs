@@ -5,11 +5,12 @@ use std::path::{Path, PathBuf};
 
 use firstfault_format::{env, files};
 use firstfault_handler::commit::{self, Content, Paths, Rung};
+use firstfault_handler::place::Kind;
 use firstfault_handler::sys::{self, Errno};
 
 use super::Probe;
 use crate::target::{self, Target};
-use crate::{activate, black_box, record};
+use crate::{activate, record};
 
 const ERROR_FILE: &str = "error file";
 const ARCHIVE: &str = "archive";
@@ -88,10 +89,10 @@ fn place(name: &'static str, target: &Target) -> Probe {
             let reason = std::io::Error::from_raw_os_error(errno);
             unwritable(name, &format!("{path}: {system}: {reason}"))
         }
-        Ok(_) if black_box::is_on_network(directory) => Probe::note(
+        Ok(_) if target.kind == Kind::Remote => Probe::note(
             name,
             format!("{found}, over a network"),
-            "a mount that hangs holds up the end of a crashed process; a local directory does not",
+            "where it does not answer, a crashed process ends later, and its record stays on its node",
         ),
         Ok(_) if free < LITTLE => Probe::note(
             name,
@@ -103,7 +104,7 @@ fn place(name: &'static str, target: &Target) -> Probe {
             format!("{found}, by a named temporary file"),
             "SIGKILL while a crash is recorded may leave a *.tmp, which the next start removes",
         ),
-        Ok(Rung::Nameless) => Probe::ok(name, found),
+        Ok(Rung::Nameless | Rung::InPlace) => Probe::ok(name, found),
     }
 }
 
@@ -142,9 +143,10 @@ fn trial(target: &Target, directory: &Path) -> Result<Rung, Errno> {
     let trial = Target {
         error: path.clone(),
         stem: path,
+        kind: target.kind,
     };
     let place = trial.leak().map_err(|_| libc::EINVAL)?;
-    commit::rung(
+    commit::probe(
         place,
         &record::this_process(),
         &mut Blank,

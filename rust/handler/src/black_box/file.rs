@@ -6,6 +6,7 @@ use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 use firstfault_format::black_box::{SIZE, header, state};
 
 use super::{GUARD, Guard, Header, Words, breadcrumb, enter, get, publish, words};
+use crate::helper::{self, Work};
 use crate::sys::{self, Errno};
 
 /// The box's own path and that of the file which points at it, for the end of the process.
@@ -139,4 +140,25 @@ pub fn remove() {
             let _ = sys::unlink(unsafe { CStr::from_ptr(path) });
         }
     }
+}
+
+/// How long the removal of the page that points at the box may take.
+const POINTER_NS: u64 = 50_000_000;
+
+/// Removes the box of a process that dies by a request to end, whose snapshot has all that the box could tell.
+///
+/// The page that points at it is on a file system that may not answer.
+pub(crate) fn remove_at_death() {
+    let [_, pointer] = &PATHS;
+    if pointer.load(Ordering::Relaxed).is_null() {
+        return remove();
+    }
+    let work = Work {
+        run: || {
+            remove();
+            true
+        },
+        undo: || {},
+    };
+    let _ = helper::TELLER.run(work, POINTER_NS);
 }

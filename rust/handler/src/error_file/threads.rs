@@ -1,6 +1,9 @@
 //! The threads of an error file: the crashed one first, then the others as the kernel lists them, the main thread first.
 
+use firstfault_format::signals;
+
 use super::Record;
+use crate::bounds::{self, Room};
 use crate::context::until_nul;
 use crate::json::Writer;
 use crate::native::{self, Frame};
@@ -11,9 +14,14 @@ const FRAMES_MAX: usize = 128;
 
 /// Writes the members `threads`, `threads_total`, `modules` and `truncated`.
 pub(super) fn write(record: &Record<'_>, writer: &mut Writer<'_>) {
+    let most = if signals::is_request(record.facts.signal) {
+        bounds::SNAPSHOT_MAX
+    } else {
+        bounds::CRASH_MAX
+    };
+    let mut room = Room::new(most, record.preceded_by.len());
     writer.key("threads");
     writer.open(b'[');
-    let mut frames_cut = 0;
     // It runs this.
     let running = sys::words_of_thread_state(b'R');
     write_head(
@@ -24,16 +32,16 @@ pub(super) fn write(record: &Record<'_>, writer: &mut Writer<'_>) {
         running,
     );
     write_holds_gil(writer, python_state::is_held_here());
-    write_python_frames(writer, record.own_stack, &mut frames_cut);
-    write_native_frames(writer, record.native_frames());
+    write_python_frames(writer, record.own_stack, &mut room);
+    write_native_frames(writer, record.native_frames(), &mut room);
     writer.close(b'}');
-    let mut slots_cut = 0_usize;
+    let mut written = 1_usize;
     for (index, slot) in (0..park::THREADS_MAX).zip(park::slots()) {
-        // Of a snapshot the dump is cut, so that a cancelled job does not flood its file system.
-        if slot.dumped().end > record.dump.len() {
-            slots_cut = slots_cut.saturating_add(1);
-            continue;
+        // Without room for one frame a thread has nothing to say.
+        if !room.has_frame(writer) {
+            break;
         }
+        written = written.saturating_add(1);
         let status = slot.status();
         write_head(
             writer,
@@ -47,9 +55,9 @@ pub(super) fn write(record: &Record<'_>, writer: &mut Writer<'_>) {
             write_python_frames(
                 writer,
                 record.dump.get(slot.dumped()).unwrap_or_default(),
-                &mut frames_cut,
+                &mut room,
             );
-            write_native_frames(writer, native::frames_of_slot(index));
+            write_native_frames(writer, native::frames_of_slot(index), &mut room);
         } else {
             write_holds_gil(writer, python_state::is_held_by(None));
             writer.key("answered");
@@ -65,21 +73,9 @@ pub(super) fn write(record: &Record<'_>, writer: &mut Writer<'_>) {
     let total = park::total().saturating_add(1);
     writer.key("threads_total");
     writer.number(total as i64);
-    write_modules(writer);
-    let slots = park::slots().len().saturating_sub(slots_cut);
-    let threads_cut = total.saturating_sub(slots.saturating_add(1));
-    let stacks_cut = native::stacks_cut();
-    if threads_cut > 0 || frames_cut > 0 || stacks_cut > 0 {
-        writer.key("truncated");
-        writer.open(b'{');
-        writer.key("threads");
-        writer.number(threads_cut as i64);
-        writer.key("python_frames");
-        writer.number(frames_cut);
-        writer.key("native_stacks");
-        writer.number(stacks_cut as i64);
-        writer.close(b'}');
-    }
+    write_modules(writer, &room);
+    room.threads_cut = total.saturating_sub(written);
+    room.write(writer, native::stacks_cut());
 }
 
 /// Opens a thread's object with what every thread has.
@@ -104,13 +100,13 @@ fn write_holds_gil(writer: &mut Writer<'_>, holds: Option<bool>) {
     }
 }
 
-fn write_python_frames(writer: &mut Writer<'_>, text: &[u8], cut: &mut i64) {
+fn write_python_frames(writer: &mut Writer<'_>, text: &[u8], room: &mut Room) {
     writer.key("python");
     writer.open(b'[');
     let mut kept = 0_usize;
     for frame in python_stack::frames(text) {
-        if kept == FRAMES_MAX {
-            *cut = cut.saturating_add(1);
+        if kept == FRAMES_MAX || !room.has_frame(writer) {
+            room.python_frames_cut = room.python_frames_cut.saturating_add(1);
             continue;
         }
         kept = kept.saturating_add(1);
@@ -129,7 +125,11 @@ fn write_python_frames(writer: &mut Writer<'_>, text: &[u8], cut: &mut i64) {
 }
 
 /// `offset` lies inside the instruction: for a call, one byte before the address that it returns to.
-fn write_native_frames(writer: &mut Writer<'_>, frames: impl Iterator<Item = Frame>) {
+fn write_native_frames(
+    writer: &mut Writer<'_>,
+    frames: impl Iterator<Item = Frame>,
+    room: &mut Room,
+) {
     let mut frames = frames.peekable();
     if frames.peek().is_none() {
         return;
@@ -137,11 +137,16 @@ fn write_native_frames(writer: &mut Writer<'_>, frames: impl Iterator<Item = Fra
     writer.key("native");
     writer.open(b'[');
     for frame in frames {
+        if !room.has_frame(writer) {
+            room.native_frames_cut = room.native_frames_cut.saturating_add(1);
+            continue;
+        }
         writer.open(b'{');
         writer.key("address");
         writer.hex(frame.address);
         if let Some(module) = modules::module_of(frame.lookup)
             && let Some(number) = module.number()
+            && usize::from(number) < room.modules
         {
             writer.key("module");
             writer.number(i64::from(number));
@@ -153,8 +158,8 @@ fn write_native_frames(writer: &mut Writer<'_>, frames: impl Iterator<Item = Fra
     writer.close(b']');
 }
 
-fn write_modules(writer: &mut Writer<'_>) {
-    let mut modules = modules::used().peekable();
+fn write_modules(writer: &mut Writer<'_>, room: &Room) {
+    let mut modules = modules::used().take(room.modules).peekable();
     if modules.peek().is_none() {
         return;
     }

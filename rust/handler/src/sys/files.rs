@@ -3,53 +3,106 @@
 use core::ffi::CStr;
 use core::mem::MaybeUninit;
 
-use super::{Errno, check, errno};
+use super::{Errno, raw};
 
-/// Opens a file; `mode` counts only where the flags create one.
-pub fn open(path: &CStr, flags: libc::c_int, mode: libc::mode_t) -> Result<i32, Errno> {
+/// Enters the kernel for a call on files, which an interruption does not end.
+///
+/// `takes_room` is whether a full disk may refuse it.
+///
+/// # Safety
+/// As [`raw::call`].
+unsafe fn call(
+    number: libc::c_long,
+    arguments: [usize; 5],
+    takes_room: bool,
+) -> Result<usize, Errno> {
     loop {
-        // SAFETY: the path is NUL-terminated.
-        let result = check(unsafe { libc::open(path.as_ptr(), flags | libc::O_CLOEXEC, mode) });
+        #[cfg(not(feature = "inject"))]
+        let allowed: Result<(), Errno> = Ok(());
+        #[cfg(feature = "inject")]
+        let allowed = crate::inject::before_call(takes_room);
+        let _ = takes_room;
+        // SAFETY: the caller's promise.
+        let result = allowed.and_then(|()| unsafe { raw::call(number, arguments) });
         if result != Err(libc::EINTR) {
             return result;
         }
     }
 }
 
+/// The directory that relative paths begin at; all of ours are absolute.
+const HERE: usize = libc::AT_FDCWD as usize;
+
+/// Opens a file; `mode` counts only where the flags create one.
+pub fn open(path: &CStr, flags: libc::c_int, mode: libc::mode_t) -> Result<i32, Errno> {
+    let flags = flags | libc::O_CLOEXEC;
+    let arguments = [
+        HERE,
+        path.as_ptr().expose_provenance(),
+        flags as usize,
+        mode as usize,
+        0,
+    ];
+    let creates = flags & libc::O_CREAT != 0 || flags & libc::O_TMPFILE == libc::O_TMPFILE;
+    // SAFETY: the path is NUL-terminated.
+    unsafe { call(libc::SYS_openat, arguments, creates) }.map(|descriptor| descriptor as i32)
+}
+
 /// Closes a descriptor.
 pub fn close(descriptor: i32) {
+    // Once: an interrupted one is closed all the same, and its number may be somebody else's by then.
     // SAFETY: closing is safe for any number; a wrong one is an error that nobody can act on.
-    unsafe { libc::close(descriptor) };
+    let _ = unsafe { raw::call(libc::SYS_close, [descriptor as usize, 0, 0, 0, 0]) };
 }
 
 /// Writes all bytes, going on after interruptions and short writes.
 pub fn write_all(descriptor: i32, bytes: &[u8]) -> Result<(), Errno> {
     let mut rest = bytes;
     while !rest.is_empty() {
+        #[cfg(not(feature = "inject"))]
+        let length = rest.len();
+        #[cfg(feature = "inject")]
+        let length = crate::inject::taken(rest.len());
+        let arguments = [
+            descriptor as usize,
+            rest.as_ptr().expose_provenance(),
+            length,
+            0,
+            0,
+        ];
         // SAFETY: pointer and length are of one live slice.
-        let written = unsafe { libc::write(descriptor, rest.as_ptr().cast(), rest.len()) };
-        match written {
+        match unsafe { call(libc::SYS_write, arguments, true) }? {
             0 => return Err(libc::EIO),
-            count if count > 0 => rest = rest.get(count as usize..).unwrap_or_default(),
-            _ if errno() == libc::EINTR => {}
-            _ => return Err(errno()),
+            count => rest = rest.get(count..).unwrap_or_default(),
         }
     }
     Ok(())
 }
 
-/// Reads once, going on after interruptions; returns the number of bytes, 0 at the end.
+/// Reads once; returns the number of bytes, 0 at the end.
 pub fn read(descriptor: i32, buffer: &mut [u8]) -> Result<usize, Errno> {
-    loop {
-        // SAFETY: pointer and length are of one live slice.
-        let count = unsafe { libc::read(descriptor, buffer.as_mut_ptr().cast(), buffer.len()) };
-        if count >= 0 {
-            return Ok(count as usize);
-        }
-        if errno() != libc::EINTR {
-            return Err(errno());
-        }
-    }
+    let arguments = [
+        descriptor as usize,
+        buffer.as_mut_ptr().expose_provenance(),
+        buffer.len(),
+        0,
+        0,
+    ];
+    // SAFETY: pointer and length are of one live slice.
+    unsafe { call(libc::SYS_read, arguments, false) }
+}
+
+/// Reads once from an offset, which the descriptor's own does not change.
+pub fn read_at(descriptor: i32, buffer: &mut [u8], offset: u64) -> Result<usize, Errno> {
+    let arguments = [
+        descriptor as usize,
+        buffer.as_mut_ptr().expose_provenance(),
+        buffer.len(),
+        offset as usize,
+        0,
+    ];
+    // SAFETY: pointer and length are of one live slice.
+    unsafe { call(libc::SYS_pread64, arguments, false) }
 }
 
 /// Which file a path names, and what it is.
@@ -86,70 +139,119 @@ impl FileStatus {
 /// Returns what a path names, a symbolic link itself and not its target.
 pub fn status(path: &CStr) -> Result<FileStatus, Errno> {
     let mut status = MaybeUninit::<libc::stat>::uninit();
-    // SAFETY: the path is NUL-terminated and the room is for one stat.
-    check(unsafe { libc::lstat(path.as_ptr(), status.as_mut_ptr()) })?;
-    // SAFETY: lstat succeeded and filled it.
+    let arguments = [
+        HERE,
+        path.as_ptr().expose_provenance(),
+        status.as_mut_ptr().expose_provenance(),
+        libc::AT_SYMLINK_NOFOLLOW as usize,
+        0,
+    ];
+    // SAFETY: the path is NUL-terminated and the room is for one stat, which on 64-bit machines is the kernel's own.
+    unsafe { call(libc::SYS_newfstatat, arguments, false) }?;
+    // SAFETY: the call succeeded and filled it.
     Ok(FileStatus::new(unsafe { status.assume_init_ref() }))
 }
 
 /// Returns what an open descriptor names.
 pub fn descriptor_status(descriptor: i32) -> Result<FileStatus, Errno> {
     let mut status = MaybeUninit::<libc::stat>::uninit();
-    // SAFETY: the room is for one stat.
-    check(unsafe { libc::fstat(descriptor, status.as_mut_ptr()) })?;
-    // SAFETY: fstat succeeded and filled it.
+    let arguments = [
+        descriptor as usize,
+        status.as_mut_ptr().expose_provenance(),
+        0,
+        0,
+        0,
+    ];
+    // SAFETY: as in `status`.
+    unsafe { call(libc::SYS_fstat, arguments, false) }?;
+    // SAFETY: the call succeeded and filled it.
     Ok(FileStatus::new(unsafe { status.assume_init_ref() }))
 }
 
 /// Gives a file a second name; fails with `EEXIST` where the name is taken.
 pub fn link(from: &CStr, to: &CStr) -> Result<(), Errno> {
-    // SAFETY: both paths are NUL-terminated. AT_SYMLINK_FOLLOW is for /proc/self/fd/N, the name of a nameless file.
-    check(unsafe {
-        libc::linkat(
-            libc::AT_FDCWD,
-            from.as_ptr(),
-            libc::AT_FDCWD,
-            to.as_ptr(),
-            libc::AT_SYMLINK_FOLLOW,
-        )
-    })
-    .map(drop)
+    // AT_SYMLINK_FOLLOW is for /proc/self/fd/N, the name of a nameless file.
+    let flags = libc::AT_SYMLINK_FOLLOW as usize;
+    let arguments = [
+        HERE,
+        from.as_ptr().expose_provenance(),
+        HERE,
+        to.as_ptr().expose_provenance(),
+        flags,
+    ];
+    // SAFETY: both paths are NUL-terminated.
+    unsafe { call(libc::SYS_linkat, arguments, true) }.map(drop)
 }
 
 /// Renames a file over whatever has the new name.
 pub fn rename(from: &CStr, to: &CStr) -> Result<(), Errno> {
+    rename_by(from, to, 0)
+}
+
+/// Renames a file; fails with `EEXIST` where the new name is taken, and with `EINVAL` on file systems without such a
+/// call.
+pub fn rename_to_free(from: &CStr, to: &CStr) -> Result<(), Errno> {
+    rename_by(from, to, libc::RENAME_NOREPLACE)
+}
+
+fn rename_by(from: &CStr, to: &CStr, flags: libc::c_uint) -> Result<(), Errno> {
+    let flags = flags as usize;
+    let arguments = [
+        HERE,
+        from.as_ptr().expose_provenance(),
+        HERE,
+        to.as_ptr().expose_provenance(),
+        flags,
+    ];
     // SAFETY: both paths are NUL-terminated.
-    check(unsafe { libc::rename(from.as_ptr(), to.as_ptr()) }).map(drop)
+    unsafe { call(libc::SYS_renameat2, arguments, true) }.map(drop)
 }
 
 /// Removes a name.
 pub fn unlink(path: &CStr) -> Result<(), Errno> {
     // SAFETY: the path is NUL-terminated.
-    check(unsafe { libc::unlink(path.as_ptr()) }).map(drop)
+    unsafe {
+        call(
+            libc::SYS_unlinkat,
+            [HERE, path.as_ptr().expose_provenance(), 0, 0, 0],
+            false,
+        )
+    }
+    .map(drop)
 }
 
 /// Moves the offset of a descriptor; returns the new one.
 pub fn seek(descriptor: i32, offset: i64, whence: libc::c_int) -> Result<u64, Errno> {
+    let arguments = [descriptor as usize, offset as usize, whence as usize, 0, 0];
     // SAFETY: takes numbers alone.
-    let result = unsafe { libc::lseek(descriptor, offset, whence) };
-    if result < 0 {
-        Err(errno())
-    } else {
-        Ok(result as u64)
-    }
+    unsafe { raw::call(libc::SYS_lseek, arguments) }.map(|offset| offset as u64)
 }
 
 /// Returns the descriptor of a new file in memory.
 pub fn memory_file(name: &CStr) -> Option<i32> {
+    let arguments = [
+        name.as_ptr().expose_provenance(),
+        libc::MFD_CLOEXEC as usize,
+        0,
+        0,
+        0,
+    ];
     // SAFETY: the name is NUL-terminated.
-    let result = unsafe { libc::syscall(libc::SYS_memfd_create, name.as_ptr(), libc::MFD_CLOEXEC) };
-    (result >= 0).then_some(result as i32)
+    let descriptor = unsafe { raw::call(libc::SYS_memfd_create, arguments) };
+    descriptor.ok().map(|descriptor| descriptor as i32)
 }
 
 /// Makes another number mean the same file, closing what it meant before.
 pub fn duplicate_to(descriptor: i32, number: i32) -> Result<(), Errno> {
+    let flags = libc::O_CLOEXEC as usize;
     // SAFETY: takes numbers alone.
-    check(unsafe { libc::dup3(descriptor, number, libc::O_CLOEXEC) }).map(drop)
+    unsafe {
+        raw::call(
+            libc::SYS_dup3,
+            [descriptor as usize, number as usize, flags, 0, 0],
+        )
+    }
+    .map(drop)
 }
 
 /// Moves a descriptor to the lowest free number from `lowest` on, out of the way of loops that close small ones.

@@ -1,10 +1,12 @@
-//! The libc calls as safe functions.
+//! The system calls as safe functions.
 //!
-//! All of them are in the list of signal-safety(7) or are bare system calls, which take no lock and allocate nothing.
+//! All of them are in the list of signal-safety(7) or are bare system calls, which take no lock and allocate nothing;
+//! those on files enter the kernel directly.
 //! Errors are errno values: the handler has nobody to explain them to.
 
 mod files;
 mod memory;
+mod raw;
 mod signals;
 mod threads;
 
@@ -39,6 +41,11 @@ fn check(result: libc::c_int) -> Result<libc::c_int, Errno> {
 pub fn process_id() -> i32 {
     // SAFETY: takes nothing, always succeeds.
     unsafe { libc::getpid() }
+}
+
+/// Returns whether this process is the first of its PID namespace, which no signal ends by its default action.
+pub fn is_init() -> bool {
+    process_id() == 1
 }
 
 /// Returns the kernel's ID of the calling thread.

@@ -3,7 +3,7 @@
 use core::ffi::CStr;
 use core::sync::atomic::AtomicU32;
 
-use super::{close, open, read};
+use super::{Errno, check, close, open, read};
 use crate::path::Decimal;
 
 /// Sleeps while the word holds this value, at most so long; a wake-up, a change or a signal ends it early.
@@ -37,6 +37,78 @@ pub fn futex_wake(word: &AtomicU32) {
             i32::MAX,
         )
     };
+}
+
+/// Returns where errno lies, from the thread pointer.
+pub fn errno_offset() -> isize {
+    let pointer: usize;
+    // SAFETY: reads a register; on x86-64 the word at the thread pointer is the thread pointer itself.
+    unsafe {
+        #[cfg(target_arch = "x86_64")]
+        core::arch::asm!("mov {}, fs:0", out(reg) pointer, options(nostack, readonly));
+        #[cfg(target_arch = "aarch64")]
+        core::arch::asm!("mrs {}, tpidr_el0", out(reg) pointer, options(nostack, nomem));
+    }
+    // SAFETY: the location is the calling thread's own.
+    let location = unsafe { libc::__errno_location() }.addr();
+    location.wrapping_sub(pointer) as isize
+}
+
+/// Starts a thread of this process that libc knows nothing of.
+///
+/// It may use functions that need no thread-local variables but errno, which is a new one. The kernel sets `is_alive` to
+/// 0 when the thread has ended.
+///
+/// Source: clone(2).
+///
+/// # Safety
+/// `stack` is the end of a stack, and `locals` has enough zeros on both sides for [`errno_offset`]; both are the
+/// thread's own until it has ended, and the argument is what the function wants.
+pub unsafe fn start_thread(
+    main: extern "C" fn(*mut libc::c_void) -> libc::c_int,
+    argument: *mut libc::c_void,
+    stack: *mut u8,
+    locals: *mut u8,
+    is_alive: &'static AtomicU32,
+) -> Result<(), Errno> {
+    // What the thread pointer points to on x86-64 has itself in it, twice.
+    if cfg!(target_arch = "x86_64") {
+        let block = locals.cast::<usize>();
+        // SAFETY: the caller's promise.
+        unsafe {
+            block.write(locals.addr());
+            block.add(2).write(locals.addr());
+        }
+    }
+    let flags = libc::CLONE_VM
+        | libc::CLONE_FS
+        | libc::CLONE_FILES
+        | libc::CLONE_SIGHAND
+        | libc::CLONE_THREAD
+        | libc::CLONE_SYSVSEM
+        | libc::CLONE_SETTLS
+        | libc::CLONE_CHILD_CLEARTID;
+    // SAFETY: the caller's promise; the word lives for ever.
+    let result = unsafe {
+        libc::clone(
+            main,
+            stack.cast(),
+            flags,
+            argument,
+            core::ptr::null_mut::<libc::c_int>(),
+            locals,
+            is_alive.as_ptr(),
+        )
+    };
+    check(result).map(drop)
+}
+
+/// Ends the calling thread, which [`start_thread`] has started.
+pub fn exit_thread() -> ! {
+    loop {
+        // SAFETY: takes a number alone, and ends the thread without anything that libc would do.
+        unsafe { libc::syscall(libc::SYS_exit, 0) };
+    }
 }
 
 /// Returns the name of the calling thread, at most 15 bytes and NULs after them.

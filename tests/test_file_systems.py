@@ -1,0 +1,226 @@
+"""Where the error file is: on file systems of every kind, full, gone, or silent."""
+
+import json
+import time
+from pathlib import Path
+from signal import SIGABRT, SIGSEGV, SIGTERM
+
+import pytest
+
+from conftest import read_record
+from crashes import crashed_thread, functions
+from mounts import EXT4, OVERLAY, TMPFS, Mounted, served
+from test_black_box import report
+
+KINDS = {
+    "tmpfs": TMPFS,
+    "overlayfs": OVERLAY,
+    "ext4": EXT4,
+    "without nameless files": served(),
+    "without links": served("link"),
+    "without links and renameat2": served("link", "rename2"),
+}
+SILENT = served()
+# What is done in the end, and the signal that the process ends by.
+ENDS = {
+    SIGSEGV: "read_null",
+    SIGABRT: "os_abort",
+    SIGTERM: f"kill:{SIGTERM:d}",
+}
+
+
+def json_files(directory: Path) -> list[str]:
+    return sorted(path.name for path in directory.iterdir() if path.suffix != ".box")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_crash(directory: Path, kind: str) -> None:
+    ended, kept = KINDS[kind].crash(directory, "threads:2", "read_null")
+    assert (ended.status, ended.stderr) == (128 + SIGSEGV, "")
+    assert json_files(kept / "errors") == ["error.json"]
+    assert json_files(kept / "shm") == []
+    record = read_record(kept / "errors/error.json")
+    assert "main" in functions(crashed_thread(record))
+    assert len(record["firstfault"]["threads"]) == 3
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_older_file_and_a_child(directory: Path, kind: str) -> None:
+    steps = ["older_file", "fork:read_null", "read_null"]
+    ended, kept = KINDS[kind].crash(directory, *steps)
+    assert ended.status == 128 + SIGSEGV
+    names = json_files(kept / "errors")
+    (child,) = (name for name in names if ".child_" in name)
+    (replaced,) = (name for name in names if name.endswith(".replaced.json"))
+    assert names == sorted(["error.json", child, replaced])
+    assert json_files(kept / "shm") == []
+    assert read_record(kept / "errors/error.json")
+    assert read_record(kept / "errors" / child)
+
+
+def spared(kept: Path, ending: str = ".json") -> Path:
+    """Return the one record that is in memory."""
+    (name,) = json_files(kept / "shm")
+    assert name.startswith("firstfault.")
+    assert name.endswith(ending)
+    path = kept / "shm" / name
+    assert path.stat().st_mode & 0o777 == 0o600
+    return path
+
+
+@pytest.mark.parametrize("signal", ENDS)
+def test_a_file_system_that_does_not_answer(directory: Path, signal: int) -> None:
+    """The process dies by its signal all the same, and says where the record is."""
+    steps = ["threads:2", "stop:FILE_SERVER", ENDS[signal]]
+    resume = "kill -CONT $FILE_SERVER"
+    ended, kept = SILENT.crash(directory, *steps, after=resume)
+    assert ended.status == 128 + signal
+    assert (ended.ended_ns - ended.began_ns) < 12e9
+    path = spared(kept, ".term.json" if signal == SIGTERM else ".json")
+    said = f"record is in /dev/shm/{path.name}: {directory}/error"
+    assert said in ended.stderr
+    assert ended.stderr.endswith(": does not answer\n")
+    assert ended.stderr.count("\n") == 1
+    record = read_record(path)
+    assert record["firstfault"]["signal"]["number"] == signal
+    assert record["firstfault"]["threads_total"] == 3
+    assert len(record["firstfault"]["threads"]) == 3
+    # Who was cut off in the middle has left nothing half.
+    for name in json_files(kept / "errors"):
+        assert name.endswith(".tmp") or read_record(kept / "errors" / name)
+
+
+def test_the_report_reads_what_was_spared(directory: Path) -> None:
+    steps = ["stop:FILE_SERVER", "read_null"]
+    after = "kill -CONT $FILE_SERVER"
+    env: dict[str, str | None] = {"RANK": "3", "WORLD_SIZE": "8"}
+    _, kept = SILENT.crash(directory, *steps, env=env, after=after)
+    cause = report(spared(kept))["root_cause"]
+    assert (cause["rank"], cause["category"]) == (3, "segfault")
+
+
+def test_a_slow_file_system(directory: Path) -> None:
+    ended, kept = SILENT.crash(directory, "stop:FILE_SERVER:0.5", "read_null")
+    assert (ended.status, ended.stderr) == (128 + SIGSEGV, "")
+    assert json_files(kept / "shm") == []
+    assert "stages" in read_record(kept / "errors/error.json")["firstfault"]
+
+
+def test_stderr_does_not_answer_either(directory: Path) -> None:
+    """The handler is done with it; the kernel waits when it closes the file."""
+    steps = [f"stderr:{directory}/stderr", "stop:FILE_SERVER:3.5", "read_null"]
+    ended, kept = SILENT.crash(directory, *steps)
+    assert ended.status == 128 + SIGSEGV
+    stages = read_record(spared(kept))["firstfault"]["stages"]
+    assert {s["name"] for s in stages if s["status"] != "ok"} == {"minimal"}
+
+
+def test_a_handler_that_recovers_leaves_nothing_when_it_answers(
+    directory: Path,
+) -> None:
+    before = [f"install:0:{SIGSEGV:d}"]
+    steps = ["stop:FILE_SERVER:2.5", "touch:10", "sleep:3", "report_files", "exit:0"]
+    ended, kept = SILENT.crash(directory, *steps, before=before)
+    assert (ended.status, ended.stderr) == (0, "[]\n")
+    assert json_files(kept / "shm") == json_files(kept / "errors") == []
+
+
+def test_a_frozen_disk_is_waited_for(directory: Path) -> None:
+    """Nobody can end a thread that waits for a local disk; then all is as ever."""
+    freeze = f"fsfreeze:{directory}:1"
+    began = time.monotonic()
+    ended, kept = EXT4.crash(directory, "threads:2", freeze, "read_null")
+    assert time.monotonic() - began > 1
+    assert (ended.status, ended.stderr) == (128 + SIGSEGV, "")
+    assert json_files(kept / "errors") == ["error.json"]
+    assert read_record(kept / "errors/error.json")["firstfault"]["threads_total"] == 3
+
+
+FULL = Mounted("""
+    mount -t tmpfs -o size=16k none "$DIRECTORY"
+    head -c 16384 /dev/zero > "$DIRECTORY/filler" || true
+""")
+
+
+@pytest.mark.parametrize("signal", ENDS)
+def test_a_full_disk(directory: Path, signal: int) -> None:
+    ended, kept = FULL.crash(directory, "threads:2", ENDS[signal])
+    assert ended.status == 128 + signal
+    assert json_files(kept / "errors") == ["filler"]
+    assert ended.stderr.endswith("json: no space left on the device\n")
+    record = read_record(spared(kept))
+    assert record["firstfault"]["threads_total"] == 3
+    assert record["firstfault"]["signal"]["number"] == signal
+
+
+def test_an_exception_on_a_full_disk(directory: Path) -> None:
+    steps = ["raise_error:loss is nan"]
+    ended, kept = FULL.crash(directory, *steps, under="firstfault")
+    assert ended.status == 1
+    assert json_files(kept / "errors") == ["filler"]
+    path = spared(kept)
+    assert f"No space left on device; the record is in /dev/shm/{path.name}" in (
+        ended.stderr
+    )
+    assert read_record(path)["message"]["message"] == "ValueError: loss is nan"
+
+
+def test_the_first_record_stays_when_the_second_does_not_fit(directory: Path) -> None:
+    nearly = Mounted(FULL.script.replace("-c 16384", "-c 8192"))
+    _, kept = nearly.crash(directory, "threads:50", "read_null")
+    assert json_files(kept / "errors") == ["error.json", "filler"]
+    first = read_record(kept / "errors/error.json")["firstfault"]
+    assert "stages" not in first
+    second = read_record(spared(kept))["firstfault"]
+    assert second["threads_total"] == 51
+    assert first["signal"] == second["signal"]
+
+
+def test_a_full_disk_and_a_child(directory: Path) -> None:
+    ended, kept = FULL.crash(directory, "fork:read_null", "exit:0")
+    assert ended.status == 0
+    name = spared(kept).name
+    assert ".child_" in name
+    assert f"/dev/shm/{name}: " in ended.stderr
+
+
+def test_no_shared_memory(directory: Path) -> None:
+    none = Mounted(FULL.script + "mount -t tmpfs -o ro none /dev/shm\n")
+    (directory.parent / "tmp").mkdir()
+    env: dict[str, str | None] = {"TMPDIR": str(directory.parent / "tmp")}
+    ended, _ = none.crash(directory, "read_null", env=env)
+    assert ended.status == 128 + SIGSEGV
+    (path,) = (directory.parent / "tmp").glob("*.json")
+    assert read_record(path)
+    assert str(path) in ended.stderr
+
+
+def test_nowhere_at_all(directory: Path) -> None:
+    full = Mounted(
+        FULL.script
+        + """
+        mount -o remount,size=4k /dev/shm
+        head -c 4096 /dev/zero > /dev/shm/filler
+    """
+    )
+    ended, kept = full.crash(directory, "read_null", env={"TMPDIR": str(directory)})
+    assert ended.status == 128 + SIGSEGV
+    assert json_files(kept / "errors") == json_files(kept / "shm") == ["filler"]
+
+
+def test_a_target_that_can_take_no_record_is_said_at_the_start(
+    directory: Path,
+) -> None:
+    read_only = Mounted('mount -t tmpfs -o ro none "$DIRECTORY"')
+    ended, kept = read_only.crash(directory, "read_null", under="firstfault")
+    assert ended.status == 128 + SIGSEGV
+    lines = ended.stderr.splitlines()
+    assert "Unable to prepare for crashes." in lines[0]
+    assert lines[0].endswith(f"Read-only file system: '{directory}/error.json'")
+    assert any(line.endswith("error.json: read-only file system") for line in lines)
+    assert read_record(spared(kept))
+
+
+def test_what_is_spared_is_valid_json_to_anyone(directory: Path) -> None:
+    _, kept = FULL.crash(directory, "read_null")
+    assert json.loads(spared(kept).read_bytes())["message"]["errorCode"] == -SIGSEGV

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import types
 import typing
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -88,6 +89,37 @@ def test_redacts() -> None:
     assert report.root_cause is not None
     assert report.root_cause.host == "node-a"
     assert "node0" not in f"{report!r} {report}"
+
+
+RULES = """
+[[rule]]
+id = "site-sample"
+role = "primary"
+category = "site_sample"
+text = ["bad sample"]
+samples = ["ValueError: bad sample 7"]
+"""
+
+
+def test_rules_hold_for_their_call_alone(tmp_path: Path) -> None:
+    rules = tmp_path / "rules.toml"
+    rules.write_text(RULES)
+    error = {"message": "ValueError: bad sample 7", "timestamp": "1700000000"}
+    job = {"error.json": json.dumps(error).encode()}
+
+    def category(given: Path | None) -> str:
+        cause = firstfault.report(job, rules=given).root_cause
+        assert cause is not None
+        return cause.category
+
+    with ThreadPoolExecutor() as pool:
+        found = list(pool.map(category, [None, rules] * 8))
+    assert found == ["python_exception", "site_sample"] * 8
+    rules.write_text(RULES.replace("bad sample 7", "good sample"))
+    with pytest.raises(
+        firstfault.RulesError, match=r"rules\.toml: rule `site-sample`: samples"
+    ):
+        category(rules)
 
 
 def test_errors_name_the_path(tmp_path: Path) -> None:

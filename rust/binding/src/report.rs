@@ -104,17 +104,17 @@ fn watched(
     })
 }
 
+/// Rank, process ID, exit status, path and content of the error file.
+type Failure = (u32, Option<u32>, i64, Vec<u8>, Vec<u8>);
+
 /// Return the root cause among failures as JSON, or None where they do not tell.
 ///
 /// Args:
 ///     failures: Of each child its rank, process ID, exit status (negative for a signal), and the path and content of its
 ///         error file, an empty path where it left none.
 #[pyfunction]
-pub(crate) fn root_cause(
-    py: Python<'_>,
-    failures: Vec<(u32, Option<u32>, i64, Vec<u8>, Vec<u8>)>,
-) -> Result<Option<String>> {
-    let child = |(rank, pid, status, name, content): (_, _, _, Vec<u8>, _)| Child {
+pub(crate) fn root_cause(py: Python<'_>, failures: Vec<Failure>) -> Result<Option<String>> {
+    let child = |(rank, pid, status, name, content): Failure| Child {
         rank,
         pid,
         status,

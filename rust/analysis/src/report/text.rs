@@ -214,7 +214,7 @@ pub(super) fn ranges(list: &str, most: usize) -> String {
     let room = most.saturating_sub(" and 1000000 more".len());
     let end = list[..room].rfind(',').unwrap_or(0);
     let cut = list[end..].split(',').filter(|range| !range.is_empty());
-    let cut: u64 = cut.map(|range| size(range)).sum();
+    let cut: u64 = cut.map(size).sum();
     match end {
         0 => format!("{cut} in all"),
         end => format!("{} and {cut} more", &list[..end]),

@@ -107,6 +107,19 @@ fn wrong_usage_and_missing_files_are_status_2() {
             &["report", "segv_0", "--output", "/nonexistent/report"],
             "/nonexistent/report: No such file",
         ),
+        (&["report", "segv_0", "--interval", "1"], "--follow"),
+        (
+            &["report", "segv_0", "--follow", "--interval", "0"],
+            "between 0.01",
+        ),
+        (
+            &["report", "segv_0", "--rules", "/nonexistent/rules"],
+            "/nonexistent/rules: No such file or directory",
+        ),
+        (
+            &["report", "segv_0", "--rules", "segv_0/agent0.err"],
+            "segv_0/agent0.err: line 1: ",
+        ),
         (&["bogus"], "bogus"),
         (&["demo", "segv"], "python -m firstfault demo"),
     ] {
@@ -151,7 +164,11 @@ fn help_says_what_it_does_and_how_it_exits() {
         "Exit status: 0 when",
         "--check",
         "--world-size <N>",
-        "[possible values: text, json, markdown]",
+        "[possible values: text, json, markdown, digest, line]",
+        "--rules <FILE>",
+        "--redact",
+        "--follow",
+        "--interval <SECONDS>",
     ] {
         assert!(
             text.contains(part) || part.starts_with('[') && text.contains("Possible values:"),

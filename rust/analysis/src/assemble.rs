@@ -18,6 +18,8 @@ use std::path::{Path, PathBuf};
 pub(crate) struct Job {
     pub(crate) run_id: String,
     pub(crate) world_size: u32,
+    /// Whether the number of ranks is stated, or every launcher told of all of its own.
+    pub(crate) is_counted: bool,
     pub(crate) attempts: BTreeMap<u32, BTreeMap<u32, RankEvidence>>,
     pub(crate) hosts: BTreeMap<HostKey, HostEvidence>,
     /// Whether a launcher left a log that fits none of the hosts.
@@ -467,12 +469,26 @@ impl Job {
         self.attempts.values().flat_map(BTreeMap::values)
     }
 
+    /// Returns every name of a host that the evidence tells, in order.
+    pub(crate) fn host_names(&self) -> Vec<String> {
+        let labels = self.hosts.values().map(|host| host.label.as_str());
+        let stated = self.all_ranks().flat_map(|rank| {
+            let boxed = rank.black_box.as_ref();
+            let boxed = boxed.map(|boxed| boxed.content.host.name.as_str());
+            let stated = rank.section().map(|section| section.host.name.as_str());
+            stated.into_iter().chain(boxed)
+        });
+        let told = self.facts.iter().filter_map(|fact| fact.host.as_deref());
+        let names: BTreeSet<&str> = labels.chain(stated).chain(told).collect();
+        names.into_iter().map(str::to_owned).collect()
+    }
+
     fn finish(&mut self, evidence: &Evidence, options: &Options) {
         let stated = self
             .all_ranks()
             .filter_map(|rank| {
                 let stated = rank.section().and_then(|section| section.rank.world_size);
-                stated.or(rank.black_box.as_ref()?.content.rank.world_size)
+                stated.or_else(|| rank.black_box.as_ref()?.content.rank.world_size)
             })
             .max();
         let seen = self
@@ -499,7 +515,8 @@ impl Job {
         self.label_hosts();
         let mut notes = Vec::new();
         let told = !self.hosts.is_empty() && self.hosts.values().all(|host| host.reported);
-        if options.world_size.or(stated).is_none() && !told {
+        self.is_counted = told || options.world_size.or(stated).is_some();
+        if !self.is_counted {
             notes.push(
                 "the number of ranks is not stated: --world-size shows ranks that left nothing"
                     .to_owned(),

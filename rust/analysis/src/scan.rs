@@ -103,6 +103,19 @@ pub(crate) struct Slot {
     pub(crate) printed_rank: Option<u32>,
 }
 
+impl Slot {
+    pub(crate) fn of(key: SlotKey) -> Self {
+        Self {
+            key,
+            stderr: None,
+            output: String::new(),
+            output_whole: false,
+            uncaught: false,
+            printed_rank: None,
+        }
+    }
+}
+
 impl Evidence {
     /// Returns whether nothing was found that could tell of a job.
     pub fn is_empty(&self) -> bool {
@@ -273,12 +286,8 @@ fn directory(path: &Path, place: Place, depth: usize) -> Evidence {
     if let Some(key) = &place.slot {
         let stderr = entries.iter().find(|entry| entry.name() == "stderr.log");
         found.slots.push(Slot {
-            key: key.clone(),
             stderr: stderr.map(|entry| path.join(entry.name())),
-            output: String::new(),
-            output_whole: false,
-            uncaught: false,
-            printed_rank: None,
+            ..Slot::of(key.clone())
         });
     }
     let one = |entry: &Entry| -> Evidence {
@@ -335,6 +344,9 @@ fn listed_file(directory: &Path, open: &OwnedFd, entry: &Entry, place: &Place) -
 /// Reads one file; `named` when the user named it, so that it is read whatever it is called.
 fn file(location: Location<'_>, role: FileRole, place: &Place, named: bool) -> Evidence {
     let mut found = Evidence::default();
+    if !crate::work::goes_on() {
+        return found;
+    }
     let path = location.path;
     let slot = place.slot.clone();
     match role {
@@ -440,6 +452,9 @@ fn read_outputs(evidence: &mut Evidence) {
     let mut known: HashMap<(RunPath, u32), u32> = HashMap::new();
     for slot in &mut evidence.slots {
         let Some(stderr) = &slot.stderr else { continue };
+        if !crate::work::goes_on() {
+            break;
+        }
         let tries = known
             .entry((slot.key.run.clone(), slot.key.attempt))
             .or_default();

@@ -7,6 +7,9 @@ use std::path::{Path, PathBuf};
 /// At most so many facts of one rule in one log are kept: a broken link fills a kernel log.
 const MAX_FACTS: usize = 32;
 
+/// At most so many lines of one log are looked at closely.
+const MAX_LINES: usize = 20_000;
+
 /// One line that says something of a host, of a process or of the job.
 #[derive(Debug, Clone)]
 pub(crate) struct HostFact {
@@ -38,7 +41,7 @@ impl HostFact {
 pub(crate) fn facts(path: &Path, text: &str) -> Vec<HostFact> {
     let mut found: Vec<HostFact> = Vec::new();
     // Where the line counted last ends, and its number.
-    let (mut counted, mut number) = (0, 0);
+    let (mut counted, mut number, mut looked_at) = (0, 0, 0);
     for (at, _) in rules().host_literals(text) {
         if at < counted {
             continue;
@@ -53,6 +56,10 @@ pub(crate) fn facts(path: &Path, text: &str) -> Vec<HostFact> {
             .count()
             + 1;
         counted = end + 1;
+        looked_at += 1;
+        if looked_at > MAX_LINES {
+            break;
+        }
         let line = text[start..end].trim_end();
         let Some(rule) = rules().of_host(line) else {
             continue;

@@ -206,9 +206,10 @@ pub fn scan(paths: &[PathBuf], proc: &Path) -> Result<Evidence, Error> {
     let place = |fact: &HostFact| (fact.path.clone().into_os_string(), fact.line);
     evidence.facts.sort_by_key(place);
     evidence.facts.dedup_by_key(|fact| place(fact));
+    // Of one rank the latest: attempts leave theirs in one directory.
     evidence
         .dumps
-        .sort_by(|a, b| (a.rank, &a.path).cmp(&(b.rank, &b.path)));
+        .sort_by(|a, b| (a.rank, b.last_ns(), &a.path).cmp(&(b.rank, a.last_ns(), &b.path)));
     evidence.dumps.dedup_by_key(|dump| dump.rank);
     evidence.notes.sort_unstable();
     evidence.notes.dedup();

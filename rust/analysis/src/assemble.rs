@@ -26,6 +26,8 @@ pub(crate) struct Job {
     pub(crate) stray_launcher: bool,
     /// Whether every launcher that left a log says that its workers ended well.
     pub(crate) succeeded: bool,
+    /// Whether there are failures in some log that nothing gives to a rank.
+    pub(crate) nobodys_words: bool,
     /// What kernels and schedulers say.
     pub(crate) facts: Vec<HostFact>,
     /// What flight recorders dumped.

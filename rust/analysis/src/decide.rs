@@ -196,13 +196,16 @@ impl Attempt<'_> {
         // Ranks that say nothing may be the cause of what the others say alike, and others' words are no proof.
         let quiet = self.with_end(End::Silent).len() + self.missing.len();
         let shared = |rank: &u32| self.outcomes[rank].evidence.output_shared;
-        let confidence = if rule.role == Role::Ambiguous || alike.iter().any(shared) && quiet > 0 {
-            Confidence::Low
-        } else if others.is_empty() && quiet == 0 {
-            Confidence::High
-        } else {
-            Confidence::Medium
-        };
+        // That all left with one status says little, the less where a log holds failures of nobody.
+        let vague = rule.id == "exit" && self.job.nobodys_words;
+        let confidence =
+            if vague || rule.role == Role::Ambiguous || alike.iter().any(shared) && quiet > 0 {
+                Confidence::Low
+            } else if others.is_empty() && quiet == 0 {
+                Confidence::High
+            } else {
+                Confidence::Medium
+            };
         Some(Decision {
             subject: Subject::Uniform(alike),
             rule,

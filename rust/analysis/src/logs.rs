@@ -185,6 +185,23 @@ pub fn agents(path: &Path, text: &str) -> Vec<AgentLog> {
         let whose = speakers.iter().position(|(_, log)| spoke_of(log));
         let whose = whose.or((speakers.len() == 1).then_some(0));
         match whose {
+            Some(whose) if is_anothers(&speakers[whose].1.entries, &summary) => {
+                // In containers all launchers are process 1: the workers tell them apart.
+                let own = |failed: &mut Failed| {
+                    summary
+                        .iter()
+                        .any(|entry| entry.pid.is_some() && entry.pid == failed.pid)
+                };
+                let failed = speakers[whose].1.failed.extract_if(.., own).collect();
+                let path = path.to_owned();
+                let log = AgentLog {
+                    path,
+                    failed,
+                    entries: summary,
+                    ..AgentLog::default()
+                };
+                speakers.push((None, log));
+            }
             // Of one launcher the last: it has one for each try of the job.
             Some(whose) => speakers[whose].1.entries = summary,
             None => speakers.push((
@@ -251,6 +268,15 @@ fn keyed(line: &str, in_entry: bool) -> Option<(usize, &str, &str)> {
 
 fn is_label(text: &str) -> bool {
     text.len() <= 120 && (text.is_empty() || text.ends_with([' ', '\t', ':', ']', '|', '>']))
+}
+
+/// Whether two summaries are of two launchers: they name hosts or ranks apart.
+fn is_anothers(known: &[Entry], summary: &[Entry]) -> bool {
+    let apart = |entry: &Entry| {
+        let same = |other: &Entry| other.rank == entry.rank && other.host == entry.host;
+        !known.iter().any(same)
+    };
+    !known.is_empty() && summary.iter().all(apart)
 }
 
 /// Reads a line of a launcher's own, and gives it to the launcher that wrote it.

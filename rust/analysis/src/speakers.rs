@@ -105,6 +105,7 @@ impl Job {
                 rank.output_shared = true;
             }
         }
+        self.nobodys_words |= lost;
         if lost {
             self.notes.push(format!(
                 "{}: different failures in it have no label that tells whose they are",

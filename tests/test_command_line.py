@@ -1,7 +1,10 @@
 """The console script behaves as any good command-line program."""
 
+import contextlib
 import json
 import os
+import pty
+import re
 import signal
 import subprocess
 import sys
@@ -99,3 +102,44 @@ def test_ctrl_c_ends_it_at_once_and_quietly(tmp_path: Path) -> None:
     _, stderr = process.communicate(timeout=30)
     assert process.returncode == -signal.SIGINT
     assert stderr == b""
+
+
+def test_colour_and_progress_are_for_terminals(tmp_path: Path) -> None:
+    """Output and errors go to one terminal; NO_COLOR leaves the text plain."""
+    coloured = on_terminal("report", CASE)
+    assert coloured.startswith(b"\x1b[1;31mROOT CAUSE")
+    assert on_terminal("report", CASE, NO_COLOR="1") == re.sub(
+        rb"\x1b\[[\d;]*m", b"", coloured
+    )
+    first = tmp_path / "0.log"
+    first.write_bytes(b"[rank0]: a line: with text\n" * (1 << 18))
+    # Some minutes of work, ended as soon as it says how far it is.
+    for number in range(1, 2000):
+        os.link(first, tmp_path / f"{number}.log")
+    said = on_terminal("report", tmp_path, until=b"files read")
+    assert re.fullmatch(rb"\r\d+ files read", said)
+
+
+def on_terminal(
+    *arguments: str | Path, until: bytes = b"", **environment: str
+) -> bytes:
+    """Return what the console script writes to a terminal, up to some words."""
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen(
+        [*FIRSTFAULT, *arguments],
+        stdout=theirs,
+        stderr=theirs,
+        env={**os.environ, "NO_COLOR": "", **environment},
+    )
+    os.close(theirs)
+    said = b""
+    with contextlib.suppress(OSError):  # Linux's word for the end of a terminal
+        while chunk := os.read(ours, 1 << 16):
+            said += chunk
+            if until and until in said:
+                said = said[: said.index(until) + len(until)]
+                process.send_signal(signal.SIGINT)
+                break
+    os.close(ours)
+    process.wait(timeout=60)
+    return said

@@ -291,3 +291,75 @@ def test_crosses_from_a_process_with_torch_to_one_without(
     data = pickle.dumps(ChildFailedError("job", {0: ProcessFailure(0, 1, 1, "")}))
     monkeypatch.delitem(sys.modules, theirs.__name__)
     assert type(pickle.loads(data)) is ChildFailedError
+
+
+PEER = "RuntimeError: [pair.cc:553] Connection closed by peer [127.0.0.1]:4039. This is"
+
+
+def failed(directory: Path, rank: int, message: str, seconds: int) -> ProcessFailure:
+    """Return the failure of a rank that left torch's own error file."""
+    record = {**stack(message, str(seconds)), "message": message}
+    path = file(directory, f"rank{rank}", record)
+    return ProcessFailure(rank, 100 + rank, 1, path)
+
+
+def test_the_cause_by_evidence_is_said_where_it_is_not_the_first(
+    directory: Path,
+) -> None:
+    failures = {
+        0: failed(directory, 0, PEER, 1700000000),
+        3: failed(directory, 3, "ValueError: loss is nan", 1700000001),
+        5: ProcessFailure(5, 105, -15, "nowhere"),
+    }
+    error = ChildFailedError("trainer", failures)
+    assert error.get_first_failure()[0] == 0
+    cause = error.root_cause()
+    assert cause is not None
+    assert (cause.rank, cause.category) == (3, "nan_loss")
+    assert cause.error_file == failures[3].error_file
+    line = f"rank 3: nan_loss, confidence {cause.confidence}"
+    assert f"\nRoot cause (by evidence): {line}\n" in str(error)
+    assert error.format_msg().splitlines()[-1] == "=" * 60
+
+
+def test_the_first_failure_is_not_said_twice(directory: Path) -> None:
+    failures = {
+        0: failed(directory, 0, PEER, 1700000001),
+        3: failed(directory, 3, "ValueError: loss is nan", 1700000000),
+    }
+    error = ChildFailedError("trainer", failures)
+    assert error.root_cause().rank == error.get_first_failure()[0] == 3
+    assert "by evidence" not in str(error)
+
+
+def test_statuses_alone_tell_who_crashed() -> None:
+    failures = {
+        rank: ProcessFailure(rank, 100 + rank, status, "nowhere")
+        for rank, status in enumerate([-15, -15, -11])
+    }
+    cause = ChildFailedError("trainer", failures).root_cause()
+    assert cause is not None
+    assert (cause.rank, cause.category) == (2, "segfault")
+
+
+def test_failures_that_cannot_be_judged_are_none(directory: Path) -> None:
+    failures = {r: failed(directory, r, PEER, 1700000000) for r in (0, 1)}
+    error = ChildFailedError("trainer", failures)
+    failures[1].exitcode = "odd"
+    assert error.root_cause() is None
+    failures[1].exitcode = 1
+    nested: list[Any] = []
+    nested.append(nested)
+    failures[1].error_file_data = {"message": nested}
+    failures[1].error_file = "\ud800"
+    error.root_cause()
+
+
+def test_a_thousand_failures_are_judged(directory: Path) -> None:
+    """The whole text, verdict and all, stays a matter of seconds."""
+    long = "ValueError: " + "x" * 30_000
+    failures = {r: failed(directory, r, PEER, 1700000000) for r in range(999)}
+    failures[999] = failed(directory, 999, long, 1700000003)
+    for failure in failures.values():
+        failure.error_file_data = {**failure.error_file_data, "padding": "y" * 30_000}
+    assert "by evidence): rank 999" in str(ChildFailedError("trainer", failures))

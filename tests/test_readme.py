@@ -1,6 +1,7 @@
 """The README's examples run, and its commands exist."""
 
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -25,13 +26,25 @@ def commands() -> list[str]:
 
 
 def test_the_python_example_records_what_ends_it(run: Run) -> None:
-    example, calls = blocks("python")
+    example, _, calls = blocks("python")
     assert run(calls).status == 0
     ended = run(example)
     assert (ended.status, ended.stderr, ended.files) == (0, "", [])
     ended = run(example.replace("...  # train", "import ctypes; ctypes.string_at(0)"))
     assert ended.status == -11
     assert "null pointer at 0x0" in ended.record()["message"]["message"]
+
+
+def test_the_report_from_python_is_as_shown(run: Run, tmp_path: Path) -> None:
+    _, example, _ = blocks("python")
+    shutil.copytree(ROOT / "tests/data/corpus/segv_0", tmp_path / "logs")
+    ended = run(example)
+    assert (ended.status, ended.stderr) == (0, "")
+    first, second, *_ = ended.stdout.splitlines()
+    assert first.startswith("1 segfault Native code read or wrote a bad address")
+    assert second.startswith(
+        "ROOT CAUSE  rank 1 (local rank 1 on host node0): segfault"
+    )
 
 
 @pytest.mark.parametrize(

@@ -17,5 +17,31 @@ class MissingMessageError(FirstfaultError, KeyError):
     )
 
 
-for _class in (FirstfaultError, MissingMessageError):
+class UnreadablePathError(FirstfaultError, OSError):
+    """A path that was to be read cannot be: see `errno` and `filename`."""
+
+
+class NothingFoundError(FirstfaultError, LookupError):
+    """No error file and no log of a launcher lies below the paths."""
+
+    help_text = (
+        "Give the directory that holds torchrun's worker directories (its --log-dir), "
+        "FIRSTFAULT_DIR, or the file of an agent's log. Without --log-dir torchrun "
+        "writes below the temporary directory of each host."
+    )
+
+
+class RulesError(FirstfaultError, ValueError):
+    """A file of rules is wrong: the text names the file, the rule and the field."""
+
+    help_text = "`firstfault report --help` says how a rule is written."
+
+
+for _class in (
+    FirstfaultError,
+    MissingMessageError,
+    NothingFoundError,
+    RulesError,
+    UnreadablePathError,
+):
     _class.__module__ = "firstfault"

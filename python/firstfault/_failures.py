@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
 import signal
 import sys
@@ -15,6 +17,10 @@ from firstfault._errors import MissingMessageError
 from firstfault._notices import DEBUG, ERROR, WARNING, log
 from firstfault._text import printable
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from firstfault._verdict import RootCause
+
 JSON = dict[str, Any]
 GlobalRank = int
 
@@ -22,6 +28,9 @@ _NOT_AVAILABLE = "<N/A>"
 _TRACEBACK_ADVICE = (
     "To enable traceback see: https://pytorch.org/docs/stable/elastic/errors.html"
 )
+_EVIDENCE_BYTES = 64 << 20
+"""Of this much of error files a verdict is made."""
+
 _TORCH = "torch.distributed.elastic.multiprocessing.errors"
 
 
@@ -162,6 +171,26 @@ class ChildFailedError(Exception):
         )
         return rank, self.failures[rank]
 
+    def root_cause(self) -> RootCause | None:
+        """Return the root cause among the failures by evidence, not by time alone.
+
+        The error files and exit statuses held here are judged as ``firstfault report``
+        judges those of a whole job: a rank that failed because it lost a peer is no
+        cause, whenever it wrote its file. At most 64 MiB of error files are judged.
+
+        Returns:
+            The verdict, with how sure it is and why; None where nothing can be told.
+            Its `rank` may be one that is not among the failures, where they name it.
+        """
+        try:
+            from firstfault._verdict import root_cause_of
+
+            return root_cause_of(_evidence(self.failures))
+        except Exception as error:
+            reason = f"{type(error).__name__}: {error}"
+            log(WARNING, "Failed to judge the failures: %s", reason)
+            return None
+
     def format_msg(self, boarder_delim: str = "=", section_delim: str = "-") -> str:
         """Return the report of all failures, the root cause last, as torch's looks."""
         title = f"{self.name} FAILED"
@@ -187,9 +216,18 @@ class ChildFailedError(Exception):
                 section_delim * width,
                 "Root Cause (first observed failure):",
                 root,
+                *self._by_evidence(root_rank),
                 boarder_delim * width,
             ]
         )
+
+    def _by_evidence(self, first: GlobalRank) -> list[str]:
+        """Return the verdict in one line where it is surely not the first failure."""
+        cause = self.root_cause() if len(self.failures) > 1 else None
+        if cause is None or cause.rank in (None, first) or cause.confidence == "low":
+            return []
+        text = f"rank {cause.rank}: {cause.category}, confidence {cause.confidence}"
+        return [printable(f"Root cause (by evidence): {text}")]
 
 
 def _restore(cls: type[ChildFailedError], args: tuple[Any, ...]) -> ChildFailedError:
@@ -225,6 +263,26 @@ def _joined(cls: type[ChildFailedError]) -> type[ChildFailedError]:
             return cls
         cls._firstfault_joined = joined  # type: ignore[attr-defined]
     return joined  # type: ignore[no-any-return]
+
+
+def _evidence(
+    failures: dict[GlobalRank, Any],
+) -> list[tuple[int, int | None, int, bytes, bytes]]:
+    """Return what can be judged of each failure, which may be torch's own."""
+    found = []
+    room = _EVIDENCE_BYTES
+    for rank, failure in failures.items():
+        pid = getattr(failure, "pid", None)
+        path, content = b"", b""
+        data = getattr(failure, "error_file_data", None)
+        if room > 0 and failure.error_file != _NOT_AVAILABLE:
+            with contextlib.suppress(TypeError, ValueError, RecursionError):
+                content = json.dumps(data).encode()
+                path = os.fsencode(failure.error_file)
+        room -= len(content)
+        is_pid = isinstance(pid, int) and 0 < pid < 1 << 32
+        found.append((rank, pid if is_pid else None, failure.exitcode, path, content))
+    return found
 
 
 def _time_ns(failure: Any) -> int | None:

@@ -18,10 +18,16 @@ use std::path::{Path, PathBuf};
 pub(crate) struct Job {
     pub(crate) run_id: String,
     pub(crate) world_size: u32,
+    /// Whether the number of ranks is stated, or every launcher told of all of its own.
+    pub(crate) is_counted: bool,
     pub(crate) attempts: BTreeMap<u32, BTreeMap<u32, RankEvidence>>,
     pub(crate) hosts: BTreeMap<HostKey, HostEvidence>,
     /// Whether a launcher left a log that fits none of the hosts.
     pub(crate) stray_launcher: bool,
+    /// Whether every launcher that left a log says that its workers ended well.
+    pub(crate) succeeded: bool,
+    /// Whether there are failures in some log that nothing gives to a rank.
+    pub(crate) nobodys_words: bool,
     /// What kernels and schedulers say.
     pub(crate) facts: Vec<HostFact>,
     /// What flight recorders dumped.
@@ -42,6 +48,8 @@ pub(crate) enum HostKey {
 pub(crate) struct HostEvidence {
     /// Its name for people; empty where nothing tells it.
     pub(crate) label: String,
+    /// Whether its launcher left a log.
+    pub(crate) spoke: bool,
     /// Whether its launcher said how its workers ended.
     pub(crate) reported: bool,
     /// The signal that ended the launcher, and the log that says so.
@@ -91,6 +99,8 @@ pub(crate) struct Status {
     pub(crate) time_ns: Option<i64>,
     /// Where it says so, as `agent0.err:16`.
     pub(crate) source: String,
+    /// The same as a path.
+    pub(crate) log: PathBuf,
     /// The worker's process ID.
     pub(crate) pid: Option<u32>,
     /// Whether the launcher killed it, after it had not ended when asked to; `None` where it says of none whom it ended.
@@ -258,6 +268,11 @@ pub(crate) fn assemble(mut evidence: Evidence, options: &Options) -> Job {
         }
         job.damaged.push(file);
     }
+    let agents = &evidence.agents;
+    job.succeeded = !agents.is_empty()
+        && agents
+            .iter()
+            .all(|agent| agent.succeeded && agent.entries.is_empty());
     job.add_agents(&evidence.agents, &numbers);
     job.facts = std::mem::take(&mut evidence.facts);
     job.dumps = std::mem::take(&mut evidence.dumps);
@@ -456,12 +471,26 @@ impl Job {
         self.attempts.values().flat_map(BTreeMap::values)
     }
 
+    /// Returns every name of a host that the evidence tells, in order.
+    pub(crate) fn host_names(&self) -> Vec<String> {
+        let labels = self.hosts.values().map(|host| host.label.as_str());
+        let stated = self.all_ranks().flat_map(|rank| {
+            let boxed = rank.black_box.as_ref();
+            let boxed = boxed.map(|boxed| boxed.content.host.name.as_str());
+            let stated = rank.section().map(|section| section.host.name.as_str());
+            stated.into_iter().chain(boxed)
+        });
+        let told = self.facts.iter().filter_map(|fact| fact.host.as_deref());
+        let names: BTreeSet<&str> = labels.chain(stated).chain(told).collect();
+        names.into_iter().map(str::to_owned).collect()
+    }
+
     fn finish(&mut self, evidence: &Evidence, options: &Options) {
         let stated = self
             .all_ranks()
             .filter_map(|rank| {
                 let stated = rank.section().and_then(|section| section.rank.world_size);
-                stated.or(rank.black_box.as_ref()?.content.rank.world_size)
+                stated.or_else(|| rank.black_box.as_ref()?.content.rank.world_size)
             })
             .max();
         let seen = self
@@ -488,7 +517,8 @@ impl Job {
         self.label_hosts();
         let mut notes = Vec::new();
         let told = !self.hosts.is_empty() && self.hosts.values().all(|host| host.reported);
-        if options.world_size.or(stated).is_none() && !told {
+        self.is_counted = told || options.world_size.or(stated).is_some();
+        if !self.is_counted {
             notes.push(
                 "the number of ranks is not stated: --world-size shows ranks that left nothing"
                     .to_owned(),

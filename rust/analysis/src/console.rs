@@ -1,8 +1,11 @@
 //! One log in which many ranks speak in turns: a terminal's, a scheduler's, torchrun's with `--tee`.
 
 use crate::parse::begin;
+use regex::Regex;
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::sync::LazyLock;
 
 /// Ranks from here on are a mistake in a label, not ranks.
 const MAX_RANK: u32 = 1 << 20;
@@ -79,6 +82,8 @@ impl Output {
 
 /// Returns what a log says of each rank; `None` where nothing in it is anybody's last words.
 pub(crate) fn console(path: &Path, text: &str) -> Option<Console> {
+    let plain = without_colours(text);
+    let text = &*plain;
     let tasks = are_tasks(text);
     let mut console = Console {
         path: path.to_owned(),
@@ -86,12 +91,15 @@ pub(crate) fn console(path: &Path, text: &str) -> Option<Console> {
     };
     let mut in_launcher = false;
     for (index, raw) in text.lines().enumerate() {
+        // A progress bar has no line of its own.
+        let raw = raw.trim_end_matches('\r');
+        let raw = raw.rsplit('\r').next().unwrap_or(raw);
         let (label, line) = split(raw, tasks);
         let Some(label) = label else {
             // A launcher speaks at the end: its own traceback, then its summary.
-            in_launcher |= is_launcher(line);
-            if !in_launcher {
-                console.unlabelled.push(line, index + 1);
+            in_launcher |= is_last_of_launcher(line);
+            if !in_launcher && !is_launcher(line) {
+                console.unlabelled.push(from_traceback(line), index + 1);
             }
             continue;
         };
@@ -106,6 +114,7 @@ pub(crate) fn console(path: &Path, text: &str) -> Option<Console> {
     console.settle();
     let speaks = |output: &Output| {
         crate::traceback::has_start(&output.text)
+            || crate::output::last_words(&output.text).is_some()
             || crate::traceback::fatal(&output.text).is_some()
             || crate::traceback::terminate(&output.text).is_some()
     };
@@ -180,18 +189,25 @@ impl Output {
     }
 }
 
-/// Whether the numbers before a colon label the lines: nearly all of them have one.
+/// Whether the numbers before a colon label the lines: most have one, and these are the numbers of tasks.
 fn are_tasks(text: &str) -> bool {
-    let (mut all, mut labelled) = (0_usize, 0_usize);
-    for line in text
-        .lines()
-        .filter(|line| !line.trim().is_empty())
-        .take(2000)
-    {
+    let mut all = 0_usize;
+    let mut numbers: BTreeMap<u32, usize> = BTreeMap::new();
+    for line in text.lines().filter(|line| !line.trim().is_empty()) {
         all += 1;
-        labelled += usize::from(task(line).is_some());
+        if let Some((number, _)) = task(line) {
+            *numbers.entry(number).or_default() += 1;
+        }
+        if all >= 20_000 {
+            break;
+        }
     }
-    all > 0 && labelled * 10 >= all * 9
+    let labelled: usize = numbers.values().sum();
+    let most = numbers.keys().next_back().map_or(0, |most| *most as usize);
+    // A list counts once; tasks speak again and again, and nearly all of them do.
+    labelled * 10 >= all * 7
+        && labelled >= numbers.len() * 3
+        && (numbers.len() * 2 > most || numbers.len() == 1)
 }
 
 /// Returns whose line it is, by the innermost label, and the line without labels.
@@ -200,31 +216,61 @@ fn split(line: &str, tasks: bool) -> (Option<Label>, &str) {
     if let Some((number, after)) = tasks.then(|| task(rest)).flatten() {
         (label, rest) = (Some(Label::Task(number)), after);
     }
-    // A cluster's log collector puts a time before each line.
-    let stamped = time_before(rest);
-    while let Some((name, number, after)) = bracketed(stamped.unwrap_or(rest)) {
+    let mut inner = before_label(rest);
+    while let Some((name, number, after)) = bracketed(inner) {
         let found = if name == "rank" {
             Label::Rank(number)
         } else {
             Label::Local(number)
         };
         (label, rest) = (Some(found), after);
-        if stamped.is_some() {
-            break;
-        }
+        inner = after;
     }
     (label, rest)
+}
+
+/// Returns a line from the label on that a log collector, a shell or a progress bar left something before.
+fn before_label(line: &str) -> &str {
+    const MOST: usize = 120;
+    let from = memchr::memmem::find_iter(begin(line, MOST).as_bytes(), "[rank")
+        .find(|&at| bracketed(&line[at..]).is_some());
+    match from {
+        Some(at) if at > 0 && is_margin(&line[..at], &line[at..]) => &line[at..],
+        _ => line,
+    }
+}
+
+/// Whether what stands before a label is no text of its own: a time, a name, a bar that a traceback cuts off.
+fn is_margin(before: &str, labelled: &str) -> bool {
+    let ends =
+        before.ends_with([' ', ':', ']', '|', '\t']) && before.split_whitespace().count() <= 4;
+    ends || bracketed(labelled).is_some_and(|(_, _, rest)| crate::traceback::is_start(rest))
+}
+
+/// A progress bar may stand before a traceback that has no label.
+fn from_traceback(line: &str) -> &str {
+    match line.find("Traceback (most recent call last):") {
+        Some(at) if at > 0 && line[..at].contains("%|") => &line[at..],
+        _ => line,
+    }
+}
+
+/// Returns the text without the escapes that colour it. Source: ECMA-48, SGR
+fn without_colours(text: &str) -> Cow<'_, str> {
+    static COLOUR: LazyLock<Regex> =
+        LazyLock::new(|| Regex::new(r"\x1b\[[0-9;]*[A-Za-z]").expect("a constant"));
+    if memchr::memchr(0x1b, text.as_bytes()).is_none() {
+        return Cow::Borrowed(text);
+    }
+    COLOUR.replace_all(text, "")
 }
 
 /// Reads `[rank3]: rest`.
 fn bracketed(line: &str) -> Option<(&str, u32, &str)> {
     let (name, rest) = line.strip_prefix('[')?.split_once("]:")?;
     let letters = name.trim_end_matches(|c: char| c.is_ascii_digit());
-    let is_name = !letters.is_empty()
-        && letters.len() <= 32
-        && letters
-            .bytes()
-            .all(|byte| byte.is_ascii_alphabetic() || byte == b'_' || byte == b'-');
+    // torchrun's role is "default" unless somebody says otherwise; other words are the program's own.
+    let is_name = ["rank", "default", "trainer", "worker"].contains(&letters);
     let number = name[letters.len()..].parse().ok()?;
     (is_name && number < MAX_RANK).then_some((letters, number, without_blank(rest)))
 }
@@ -233,23 +279,14 @@ fn bracketed(line: &str) -> Option<(&str, u32, &str)> {
 fn task(line: &str) -> Option<(u32, &str)> {
     let (number, rest) = line.trim_start_matches(' ').split_once(':')?;
     let number = number.parse().ok().filter(|number| *number < MAX_RANK)?;
-    Some((number, without_blank(rest)))
+    // `14:03:22` is a time.
+    (!rest.starts_with(|c: char| c.is_ascii_digit())).then(|| (number, without_blank(rest)))
 }
 
 /// Some put a blank after a label and some do not; tracebacks are indented by even numbers.
 fn without_blank(rest: &str) -> &str {
     let blanks = rest.len() - rest.trim_start_matches(' ').len();
     if blanks % 2 == 1 { &rest[1..] } else { rest }
-}
-
-/// Returns what follows a time such as `2026-11-29T20:01:41.461Z `.
-fn time_before(line: &str) -> Option<&str> {
-    let (time, rest) = line.split_once(' ')?;
-    let is_time = time.len() >= 19
-        && time.as_bytes()[..4].iter().all(u8::is_ascii_digit)
-        && time.as_bytes()[4] == b'-'
-        && time.as_bytes()[10] == b'T';
-    is_time.then_some(rest)
 }
 
 /// Whether a launcher wrote a line, or is about to. Source: torch/distributed/elastic/agent, multiprocessing/api.py
@@ -260,6 +297,17 @@ fn is_launcher(line: &str) -> bool {
         "torch.distributed.elastic",
     ];
     PLACES.iter().any(|place| line.contains(place)) && !line.starts_with(' ')
+}
+
+/// Whether it is among the last that a launcher says.
+fn is_last_of_launcher(line: &str) -> bool {
+    const WORDS: &[&str] = &[
+        "failed (exitcode: ",
+        "closing signal ",
+        "death signal, shutting down",
+        "ChildFailedError",
+    ];
+    is_launcher(line) && WORDS.iter().any(|words| line.contains(words))
 }
 
 #[cfg(test)]

@@ -193,11 +193,19 @@ impl Attempt<'_> {
             alike.len(),
             self.total()
         )];
-        let confidence = if others.is_empty() {
-            Confidence::High
-        } else {
-            Confidence::Medium
-        };
+        // Ranks that say nothing may be the cause of what the others say alike, and others' words are no proof.
+        let quiet = self.with_end(End::Silent).len() + self.missing.len();
+        let shared = |rank: &u32| self.outcomes[rank].evidence.output_shared;
+        // That all left with one status says little, the less where a log holds failures of nobody.
+        let vague = rule.id == "exit" && self.job.nobodys_words;
+        let confidence =
+            if vague || rule.role == Role::Ambiguous || alike.iter().any(shared) && quiet > 0 {
+                Confidence::Low
+            } else if others.is_empty() && quiet == 0 {
+                Confidence::High
+            } else {
+                Confidence::Medium
+            };
         Some(Decision {
             subject: Subject::Uniform(alike),
             rule,
@@ -320,8 +328,17 @@ impl Attempt<'_> {
         {
             confidence = confidence.min(Confidence::Medium);
         }
+        let own = outcome.evidence.record.is_some() || outcome.evidence.status.is_some();
+        let quiet = self.with_end(End::Silent).len() + self.missing.len();
+        if !own && quiet > 0 {
+            confidence = confidence.min(Confidence::Medium);
+            reasons.push(format!(
+                "{} said nothing, and one of them may have failed first",
+                count(quiet, "rank")
+            ));
+        }
         if outcome.evidence.assumed {
-            reasons.push("its rank number is assumed from the order of the directories".to_owned());
+            reasons.push("its rank number is assumed: nothing tells it".to_owned());
         }
         Decision {
             subject: Subject::Rank(rank),

@@ -95,6 +95,22 @@ pub(crate) fn lines_after(text: &str) -> Option<usize> {
     Some(after)
 }
 
+/// Returns whether little follows the last words of a crash in a text: a program that goes on says more.
+pub(crate) fn is_near_end(text: &str) -> bool {
+    const MOST: usize = 10;
+    let crash = ["Fatal Python error: ", "terminate called"];
+    let lines: Vec<&str> = text.lines().collect();
+    let last = lines
+        .iter()
+        .rposition(|line| crash.iter().any(|words| line.starts_with(words)));
+    let after = lines.iter().skip(last.map_or(0, |last| last + 1));
+    let own = after.filter(|line| {
+        let of_dump = line.starts_with([' ', '\t', '<']) || line.trim().is_empty();
+        !of_dump && !is_teardown(line)
+    });
+    own.count() <= MOST
+}
+
 /// Returns whether a line announces an exception that ends nothing. Source: Python/errors.c, Modules/atexitmodule.c
 pub(crate) fn is_ignored(line: &str) -> bool {
     line.starts_with("Exception ignored ") || line.starts_with("Error in atexit._run_exitfuncs")

@@ -23,6 +23,10 @@ pub enum ErrorKind {
     Malformed(String),
     /// No error file and no log of a launcher below the paths.
     NothingFound,
+    /// A file of rules that cannot be used; the text says which rule, which field and why.
+    Rules(String),
+    /// Whoever watched the analysis stopped it.
+    Stopped,
 }
 
 impl Error {
@@ -54,6 +58,25 @@ impl Error {
         }
     }
 
+    pub(crate) fn rules(path: &Path, reason: String) -> Self {
+        Self {
+            kind: ErrorKind::Rules(reason),
+            path: path.to_owned(),
+        }
+    }
+
+    pub(crate) fn stopped() -> Self {
+        Self {
+            kind: ErrorKind::Stopped,
+            path: PathBuf::new(),
+        }
+    }
+
+    /// Returns the same with another path.
+    pub(crate) fn with_path(self, path: PathBuf) -> Self {
+        Self { path, ..self }
+    }
+
     /// Returns why.
     pub fn kind(&self) -> &ErrorKind {
         &self.kind
@@ -65,11 +88,12 @@ impl Error {
     }
 
     /// Returns the reason alone, without the path.
-    pub(crate) fn reason(&self) -> String {
+    pub fn reason(&self) -> String {
         match &self.kind {
             ErrorKind::Io(error) => without_number(error),
             ErrorKind::NotAFile(what) => format!("not a regular file but {what}"),
-            ErrorKind::Malformed(reason) => reason.clone(),
+            ErrorKind::Malformed(reason) | ErrorKind::Rules(reason) => reason.clone(),
+            ErrorKind::Stopped => "stopped".to_owned(),
             ErrorKind::NothingFound => {
                 "no error file and no torchrun log found below this path".to_owned()
             }
@@ -88,7 +112,11 @@ fn without_number(error: &io::Error) -> String {
 
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", self.path.display(), self.reason())
+        match &self.kind {
+            ErrorKind::Stopped => f.write_str("stopped"),
+            _ if self.path.as_os_str().is_empty() => f.write_str(&self.reason()),
+            _ => write!(f, "{}: {}", self.path.display(), self.reason()),
+        }
     }
 }
 

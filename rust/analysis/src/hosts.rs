@@ -7,6 +7,9 @@ use std::path::{Path, PathBuf};
 /// At most so many facts of one rule in one log are kept: a broken link fills a kernel log.
 const MAX_FACTS: usize = 32;
 
+/// At most so many lines of one log are looked at closely.
+const MAX_LINES: usize = 20_000;
+
 /// One line that says something of a host, of a process or of the job.
 #[derive(Debug, Clone)]
 pub(crate) struct HostFact {
@@ -20,6 +23,10 @@ pub(crate) struct HostFact {
     pub(crate) host: Option<String>,
     /// The process that the line names.
     pub(crate) pid: Option<u32>,
+    /// The month and the day that the line begins with.
+    pub(crate) day: Option<(u32, u32)>,
+    /// How many lines of the log follow it.
+    pub(crate) rest: usize,
 }
 
 impl HostFact {
@@ -34,7 +41,7 @@ impl HostFact {
 pub(crate) fn facts(path: &Path, text: &str) -> Vec<HostFact> {
     let mut found: Vec<HostFact> = Vec::new();
     // Where the line counted last ends, and its number.
-    let (mut counted, mut number) = (0, 0);
+    let (mut counted, mut number, mut looked_at) = (0, 0, 0);
     for (at, _) in rules().host_literals(text) {
         if at < counted {
             continue;
@@ -49,6 +56,10 @@ pub(crate) fn facts(path: &Path, text: &str) -> Vec<HostFact> {
             .count()
             + 1;
         counted = end + 1;
+        looked_at += 1;
+        if looked_at > MAX_LINES {
+            break;
+        }
         let line = text[start..end].trim_end();
         let Some(rule) = rules().of_host(line) else {
             continue;
@@ -63,9 +74,39 @@ pub(crate) fn facts(path: &Path, text: &str) -> Vec<HostFact> {
             text: begin(line, 300).to_owned(),
             host: rule.host(line).map(str::to_owned).or_else(|| logger(line)),
             pid: rule.process(line),
+            day: day(line),
+            rest: 0,
         });
     }
+    if !found.is_empty() {
+        let lines = text.lines().count();
+        for fact in &mut found {
+            fact.rest = lines.saturating_sub(fact.line);
+        }
+    }
     found
+}
+
+/// Reads `Nov 29 16:33:26` of syslog, or `2026-11-29T16:33:26`, at the start of a line.
+fn day(line: &str) -> Option<(u32, u32)> {
+    const MONTHS: [&str; 12] = [
+        "Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec",
+    ];
+    let line = line.trim_start_matches('[');
+    let mut words = line.split_ascii_whitespace();
+    let first = words.next()?;
+    // `dmesg -T` begins with the day of the week.
+    let month = |word: &str| MONTHS.iter().position(|month| *month == word);
+    if let Some(month) = month(first).or_else(|| month(words.clone().next()?)) {
+        if MONTHS.get(month) != Some(&first) {
+            words.next();
+        }
+        return Some((u32::try_from(month).ok()? + 1, words.next()?.parse().ok()?));
+    }
+    let mut parts = first.get(..10)?.split('-');
+    let year: u32 = parts.next()?.parse().ok()?;
+    let found = (parts.next()?.parse().ok()?, parts.next()?.parse().ok()?);
+    (1970..3000).contains(&year).then_some(found)
 }
 
 /// Reads the host before `kernel: ` in a line of syslog: `Nov 29 16:33:26 node-7 kernel: …`.
@@ -107,6 +148,19 @@ mod tests {
                 ("gpu_lost", "dmesg.txt:5".to_owned(), None, None),
             ]
         );
+    }
+
+    #[test]
+    fn days_of_lines() {
+        for (line, expected) in [
+            ("Oct  2 01:02:03 node0 kernel: x", Some((10, 2))),
+            ("[Sun Nov 29 16:33:26 2026] x", Some((11, 29))),
+            ("2026-11-29T16:33:26 node0 x", Some((11, 29))),
+            ("[12.3] x", None),
+            ("x", None),
+        ] {
+            assert_eq!(day(line), expected, "{line}");
+        }
     }
 
     #[test]

@@ -79,6 +79,7 @@ impl Job {
                     value,
                     time_ns,
                     source: format!("{at}:{}", entry.line),
+                    log: agent.path.clone(),
                     pid: entry.pid,
                     forced,
                     asked,
@@ -129,6 +130,7 @@ impl Job {
                         value: failed.status,
                         time_ns: None,
                         source,
+                        log: agent.path.clone(),
                         pid: failed.pid,
                         forced,
                         asked,
@@ -136,6 +138,7 @@ impl Job {
                 }
             }
             let known = self.hosts.entry(host).or_default();
+            known.spoke = true;
             known.reported |= !agent.entries.is_empty() || agent.succeeded;
             known.signalled = agent
                 .signalled

@@ -14,6 +14,7 @@
 #![deny(unsafe_code)]
 
 pub mod black_box;
+pub mod children;
 pub mod classify;
 pub mod error;
 pub mod failure;
@@ -35,6 +36,7 @@ mod explain;
 mod hang;
 mod hosts;
 mod launchers;
+mod memory;
 mod numbers;
 mod outcome;
 mod output;
@@ -47,12 +49,18 @@ mod runs;
 mod sequence;
 mod silence;
 mod speakers;
+mod user_rules;
+mod work;
 
 pub use error::{Error, ErrorKind};
 pub use failure::Failure;
+pub use memory::analyze_files;
 pub use schema::Report;
+pub use user_rules::{MAX_RULES_BYTES, user_rules};
+pub use work::Progress;
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// What the caller knows about the job that its files may not say.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -62,6 +70,8 @@ pub struct Options {
     pub world_size: Option<u32>,
     /// The process file system that tells whether the process of a black box is still there; `/proc` where not given.
     pub proc: Option<PathBuf>,
+    /// The rules to go by; those that this build carries where not given.
+    pub rules: Option<&'static classify::Rules>,
 }
 
 impl Options {
@@ -69,6 +79,12 @@ impl Options {
     #[must_use]
     pub fn with_world_size(self, world_size: Option<u32>) -> Self {
         Self { world_size, ..self }
+    }
+
+    /// Returns these options with a user's rules.
+    #[must_use]
+    pub fn with_rules(self, rules: Option<&'static classify::Rules>) -> Self {
+        Self { rules, ..self }
     }
 
     /// Returns these options with another process file system.
@@ -92,6 +108,24 @@ impl Options {
 /// [`ErrorKind::Io`] when one of `paths` itself cannot be read, [`ErrorKind::NothingFound`] when no error file and no
 /// log of a launcher lies below any of them.
 pub fn analyze(paths: &[PathBuf], options: &Options) -> Result<Report, Error> {
+    work::within(options.rules, None, || find_and_judge(paths, options))
+}
+
+/// Returns the same as [`analyze`], while another thread may look at its progress and stop it.
+///
+/// # Errors
+///
+/// As [`analyze`], and [`ErrorKind::Stopped`] once it was stopped.
+pub fn analyze_watched(
+    paths: &[PathBuf],
+    options: &Options,
+    progress: &Arc<Progress>,
+) -> Result<Report, Error> {
+    let progress = Some(Arc::clone(progress));
+    work::within(options.rules, progress, || find_and_judge(paths, options))
+}
+
+fn find_and_judge(paths: &[PathBuf], options: &Options) -> Result<Report, Error> {
     let proc = options.proc.as_deref().unwrap_or(Path::new("/proc"));
     let evidence = scan::scan(paths, proc)?;
     if evidence.is_empty() {

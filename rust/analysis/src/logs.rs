@@ -102,19 +102,20 @@ impl AgentLog {
     }
 }
 
-/// Returns what a launcher's log says, or `None` when the text is none.
-pub fn agent(path: &Path, text: &str) -> Option<AgentLog> {
-    let mut log = AgentLog {
-        path: path.to_owned(),
-        ..AgentLog::default()
-    };
+/// Returns what the launchers say whose log this is, in the order in which they first spoke.
+///
+/// Several nodes may write into one log: their lines are told apart by the launchers' process IDs, and a summary belongs
+/// to the launcher that spoke of the same workers.
+pub fn agents(path: &Path, text: &str) -> Vec<AgentLog> {
+    let mut speakers: Vec<(Option<u32>, AgentLog)> = Vec::new();
+    let mut summaries: Vec<Vec<Entry>> = Vec::new();
     let mut entry = Entry::default();
-    let mut in_entry = false;
     // How many bytes stand before each line of the traceback that is being read.
     let mut traceback: Option<usize> = None;
     for (index, line) in text.lines().enumerate() {
         let line_number = index + 1;
-        if let (Some(margin), Some(entry)) = (traceback, log.entries.last_mut()) {
+        let last = summaries.last_mut().and_then(|entries| entries.last_mut());
+        if let (Some(margin), Some(entry)) = (traceback, last) {
             let rest = line.get(margin..).unwrap_or("");
             // The next entry, or a rule below the last.
             if !rest.starts_with("  ") {
@@ -131,17 +132,16 @@ pub fn agent(path: &Path, text: &str) -> Option<AgentLog> {
         if memchr::memchr(b':', line.as_bytes()).is_none() {
             continue;
         }
-        let Some((margin, key, value)) = keyed(line, in_entry) else {
-            other(&mut log, line, line_number);
+        let Some((margin, key, value)) = keyed(line, !summaries.is_empty()) else {
+            other(&mut speakers, path, line, line_number);
             continue;
         };
         match key {
-            // A summary without whole entries is a worker's own output about something else.
-            FAILURES | ROOT_CAUSE => {
-                if key == FAILURES {
-                    log.entries.clear();
+            FAILURES => summaries.push(Vec::new()),
+            ROOT_CAUSE => {
+                if summaries.is_empty() {
+                    summaries.push(Vec::new());
                 }
-                in_entry = true;
             }
             "time" => {
                 entry = Entry {
@@ -158,12 +158,13 @@ pub fn agent(path: &Path, text: &str) -> Option<AgentLog> {
             "exitcode" => (entry.status, entry.pid) = status(value),
             "error_file" => {
                 entry.error_file = (value != "<N/A>").then(|| PathBuf::from(value));
-                if entry.line > 0 {
-                    log.entries.push(std::mem::take(&mut entry));
+                if let Some(summary) = summaries.last_mut().filter(|_| entry.line > 0) {
+                    summary.push(std::mem::take(&mut entry));
                 }
             }
             _ => {
-                if let Some(entry) = log.entries.last_mut()
+                let last = summaries.last_mut().and_then(|entries| entries.last_mut());
+                if let Some(entry) = last
                     && value.starts_with("Traceback (most recent call last)")
                 {
                     entry.traceback = format!("{value}\n");
@@ -172,12 +173,48 @@ pub fn agent(path: &Path, text: &str) -> Option<AgentLog> {
             }
         }
     }
-    let empty = log.entries.is_empty()
-        && log.failed.is_empty()
-        && log.closed.is_empty()
-        && log.signalled.is_none()
-        && !log.succeeded;
-    (!empty).then_some(log)
+    // A summary without whole entries is a worker's own output about something else.
+    for summary in summaries.into_iter().filter(|summary| !summary.is_empty()) {
+        let spoke_of = |log: &AgentLog| {
+            let failed = log.failed.iter().filter_map(|failed| failed.pid);
+            let told: Vec<u32> = failed.chain(log.closed.iter().copied()).collect();
+            summary
+                .iter()
+                .any(|entry| entry.pid.is_some_and(|pid| told.contains(&pid)))
+        };
+        let whose = speakers.iter().position(|(_, log)| spoke_of(log));
+        let whose = whose.or((speakers.len() == 1).then_some(0));
+        match whose {
+            Some(whose) if is_anothers(&speakers[whose].1.entries, &summary) => {
+                // In containers all launchers are process 1: the workers tell them apart.
+                let own = |failed: &mut Failed| {
+                    summary
+                        .iter()
+                        .any(|entry| entry.pid.is_some() && entry.pid == failed.pid)
+                };
+                let failed = speakers[whose].1.failed.extract_if(.., own).collect();
+                let path = path.to_owned();
+                let log = AgentLog {
+                    path,
+                    failed,
+                    entries: summary,
+                    ..AgentLog::default()
+                };
+                speakers.push((None, log));
+            }
+            // Of one launcher the last: it has one for each try of the job.
+            Some(whose) => speakers[whose].1.entries = summary,
+            None => speakers.push((
+                None,
+                AgentLog {
+                    path: path.to_owned(),
+                    entries: summary,
+                    ..AgentLog::default()
+                },
+            )),
+        }
+    }
+    speakers.into_iter().map(|(_, log)| log).collect()
 }
 
 const FAILURES: &str = "Failures";
@@ -233,7 +270,18 @@ fn is_label(text: &str) -> bool {
     text.len() <= 120 && (text.is_empty() || text.ends_with([' ', '\t', ':', ']', '|', '>']))
 }
 
-fn other(log: &mut AgentLog, line: &str, line_number: usize) {
+/// Whether two summaries are of two launchers: they name hosts or ranks apart.
+fn is_anothers(known: &[Entry], summary: &[Entry]) -> bool {
+    let apart = |entry: &Entry| {
+        let same = |other: &Entry| other.rank == entry.rank && other.host == entry.host;
+        !known.iter().any(same)
+    };
+    !known.is_empty() && summary.iter().all(apart)
+}
+
+/// Reads a line of a launcher's own, and gives it to the launcher that wrote it.
+fn other(speakers: &mut Vec<(Option<u32>, AgentLog)>, path: &Path, line: &str, line_number: usize) {
+    let mut said = AgentLog::default();
     if let Some((_, rest)) = line.split_once("failed (exitcode: ") {
         let found = || {
             let (status, rest) = rest.split_once(") local_rank: ")?;
@@ -246,30 +294,69 @@ fn other(log: &mut AgentLog, line: &str, line_number: usize) {
                 pid: pid.parse().ok(),
             })
         };
-        // More attempts or workers than any launcher has are a mistake, not a list to write out.
+        // More workers than any launcher has are a mistake, not a list to write out.
         let failed = found().filter(|failed: &Failed| failed.local_rank < MAX_WORKERS);
-        log.failed
-            .extend(failed.filter(|_| log.failed.len() < MAX_ATTEMPTS));
+        said.failed.extend(failed);
     } else if let Some((_, rest)) = line.split_once("Sending process ") {
-        log.closed.extend(
+        said.closed.extend(
             rest.split_once(" closing signal ")
                 .and_then(|(pid, _)| pid.parse::<u32>().ok()),
         );
     } else if let Some((_, rest)) = line.split_once("Unable to shutdown process ") {
-        log.forced.extend(
+        said.forced.extend(
             rest.split_once(" via ")
                 .and_then(|(pid, _)| pid.parse::<u32>().ok()),
         );
     } else if line.contains("worker group successfully finished") {
-        log.succeeded = true;
+        said.succeeded = true;
     } else if line.contains("death signal, shutting down workers")
         || line.contains("SignalException: Process ")
     {
-        log.signalled.get_or_insert_with(|| Signalled {
+        said.signalled = Some(Signalled {
             line: line_number,
             text: crate::parse::begin(line, 200).to_owned(),
         });
     }
+    if said == AgentLog::default() {
+        return;
+    }
+    let pid = launcher(line);
+    // A line without a number is that of the launcher that spoke last.
+    let whose = match pid {
+        Some(_) => speakers.iter().position(|(known, _)| *known == pid),
+        None => speakers.len().checked_sub(1),
+    };
+    let whose = whose.unwrap_or_else(|| {
+        let path = path.to_owned();
+        speakers.push((
+            pid,
+            AgentLog {
+                path,
+                ..AgentLog::default()
+            },
+        ));
+        speakers.len() - 1
+    });
+    let log = &mut speakers[whose].1;
+    if log.failed.len() < MAX_ATTEMPTS {
+        log.failed.append(&mut said.failed);
+    }
+    log.closed.append(&mut said.closed);
+    log.forced.append(&mut said.forced);
+    log.succeeded |= said.succeeded;
+    log.signalled = log.signalled.take().or(said.signalled);
+}
+
+/// Reads the process ID of a line's writer: `E1129 16:33:27.4 18241 torch/…`. Source: torch/_logging/_internal.py
+fn launcher(line: &str) -> Option<u32> {
+    let is_level = |word: &str| {
+        let digits = word.strip_prefix(['E', 'W', 'I', 'C', 'V']).unwrap_or("");
+        digits.len() == 4 && digits.bytes().all(|byte| byte.is_ascii_digit())
+    };
+    let mut words = line
+        .split_ascii_whitespace()
+        .skip_while(|word| !is_level(word));
+    words.nth(2)?.parse().ok()
 }
 
 /// Reads `3 (local_rank: 1)`.
@@ -319,6 +406,13 @@ fn local_time(value: &str) -> Option<i64> {
 mod tests {
     use super::*;
 
+    fn agent(path: &Path, text: &str) -> AgentLog {
+        let [log] = &agents(path, text)[..] else {
+            panic!("not one launcher");
+        };
+        log.clone()
+    }
+
     const LOG: &str = "W1129 16:33:27.4 18241 torch/distributed/elastic/multiprocessing/api.py:1028] Sending process 18810 closing signal SIGTERM\n\
         E1129 16:33:27.4 18241 torch/distributed/elastic/multiprocessing/api.py:1002] failed (exitcode: -11) local_rank: 0 (pid: 18808) of binary: /opt/venv/bin/python3\n\
         train.py FAILED\nFailures:\n[1]:\n  time      : 2026-11-29_16:33:26\n  host      : node-7\n  rank      : 9 (local_rank: 1)\n  \
@@ -328,7 +422,7 @@ mod tests {
 
     #[test]
     fn a_summary_is_read_whole() {
-        let log = agent(Path::new("a.err"), LOG).unwrap();
+        let log = agent(Path::new("a.err"), LOG);
         assert_eq!(log.closed, [18810]);
         assert_eq!(
             (
@@ -361,7 +455,7 @@ mod tests {
 
     #[test]
     fn what_stands_before_each_line_does_not_matter() {
-        let bare = agent(Path::new("a"), LOG).unwrap();
+        let bare = agent(Path::new("a"), LOG);
         assert!(bare.entries[0].traceback.starts_with("Traceback"));
         for label in [
             "2026-11-29T20:01:41.461000000Z ",
@@ -371,7 +465,7 @@ mod tests {
             "2026-11-29 20:01:41,461 x: ",
         ] {
             let text: String = LOG.lines().map(|line| format!("{label}{line}\n")).collect();
-            assert_eq!(agent(Path::new("a"), &text).unwrap(), bare, "{label}");
+            assert_eq!(agent(Path::new("a"), &text), bare, "{label}");
         }
     }
 
@@ -379,7 +473,7 @@ mod tests {
     fn a_summary_shows_the_traceback_of_each() {
         let shown = "Traceback (most recent call last):\n    File \"t.py\", line 1, in main\n  OSError: [Errno 28] x\n  \n  second\n";
         let text = LOG.replace("Traceback (most recent call last):\n", shown);
-        let log = agent(Path::new("a"), &text).unwrap();
+        let log = agent(Path::new("a"), &text);
         assert_eq!(log.entries[0].traceback, shown.replace("\n  ", "\n"));
         assert_eq!(
             (log.entries[1].rank, log.entries[1].traceback.as_str()),
@@ -392,19 +486,55 @@ mod tests {
         let log = agent(
             Path::new("a"),
             "x\nW1 api.py:1] Received Signals.SIGTERM death signal, shutting down workers\n",
-        )
-        .unwrap();
+        );
         assert_eq!(log.signalled.unwrap().line, 2);
     }
 
     #[test]
     fn other_text_is_no_log() {
         assert_eq!(
-            agent(
+            agents(
                 Path::new("a"),
                 "epoch: 1\n  rank      : 3 (local_rank: 1)\ntime : 3\n"
             ),
-            None
+            []
         );
+    }
+
+    #[test]
+    fn launchers_of_several_nodes_in_one_log_are_told_apart() {
+        let other = LOG
+            .replace("18241", "777")
+            .replace("1880", "990")
+            .replace("18810", "9910")
+            .replace("node-7", "node-8")
+            .replace("rank      : 9", "rank      : 1")
+            .replace("rank      : 8", "rank      : 0");
+        let lines = |text: &str, range: std::ops::Range<usize>| -> String {
+            text.lines()
+                .skip(range.start)
+                .take(range.len())
+                .map(|line| format!("{line}\n"))
+                .collect()
+        };
+        // Their lines in turns, then one summary after the other.
+        let text = lines(&other, 0..1)
+            + &lines(LOG, 0..1)
+            + &lines(&other, 1..2)
+            + &lines(LOG, 1..40)
+            + &lines(&other, 2..40);
+        let told: Vec<_> = agents(Path::new("a"), &text)
+            .iter()
+            .map(|log| {
+                (
+                    log.entries
+                        .iter()
+                        .map(|entry| entry.rank)
+                        .collect::<Vec<_>>(),
+                    log.failed[0].pid,
+                )
+            })
+            .collect();
+        assert_eq!(told, [(vec![1, 0], Some(9908)), (vec![9, 8], Some(18808))]);
     }
 }

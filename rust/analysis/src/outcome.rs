@@ -42,8 +42,8 @@ pub(crate) enum End {
     Succeeded,
 }
 
-/// Returns how a rank ended; `reported` when its launcher told how its workers ended.
-pub(crate) fn outcome(evidence: &RankEvidence, reported: bool) -> Outcome<'_> {
+/// Returns how a rank ended; `reported` when its launcher told how its workers ended, `ended_well` when all did well.
+pub(crate) fn outcome(evidence: &RankEvidence, reported: bool, ended_well: bool) -> Outcome<'_> {
     let mut outcome = Outcome {
         evidence,
         end: End::Silent,
@@ -55,6 +55,8 @@ pub(crate) fn outcome(evidence: &RankEvidence, reported: bool) -> Outcome<'_> {
     };
     if evidence.record.is_some() {
         outcome.by_record(reported);
+    } else if ended_well {
+        outcome.end = End::Succeeded;
     } else if !outcome.by_output() && !outcome.by_snapshot() {
         outcome.by_status(reported);
         if evidence.status.is_none() && outcome.end == End::Silent {

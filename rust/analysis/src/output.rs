@@ -10,7 +10,29 @@ use firstfault_format::signals;
 impl Outcome<'_> {
     /// Judges the end of the worker's stderr; returns whether it says anything.
     pub(crate) fn by_output(&mut self) -> bool {
-        self.by_crash() || self.by_traceback()
+        self.by_crash() || self.by_traceback() || self.by_watchdog()
+    }
+
+    /// A rank whose launcher says nothing of how it ended, and whose watchdog waited in vain.
+    fn by_watchdog(&mut self) -> bool {
+        if self.evidence.status.is_some() {
+            return false;
+        }
+        let Some((rule, line)) = last_words(&self.evidence.output) else {
+            return false;
+        };
+        if !matches!(rule.role, Role::Timeout | Role::Collateral) {
+            return false;
+        }
+        self.title = line.to_owned();
+        self.set(Finding {
+            rule,
+            pointers: Vec::new(),
+            relay: false,
+            fingerprint: Fingerprint::of(&rule.category, "", "", std::iter::empty()),
+            headline: self.title.clone(),
+        });
+        true
     }
 
     fn by_crash(&mut self) -> bool {
@@ -22,7 +44,7 @@ impl Outcome<'_> {
         let named = fatal.as_ref().and_then(|fatal| by_description(fatal.title));
         // Last words of a child are no end of a process that ended otherwise; an interpreter that cannot start ends with 1.
         let fits = match status {
-            None => true,
+            None => ending::is_near_end(text),
             Some(1) => fatal.is_some() && named.is_none(),
             Some(status) => crashed || (129..160).contains(&status) && is_crash(128 - status),
         };
@@ -143,10 +165,25 @@ fn by_description(title: &str) -> Option<i64> {
         .map(|signal| signal.number.into())
 }
 
-/// What glibc or gloo printed before the process aborted.
+/// Rules of what glibc, gloo or NCCL's watchdog print before they abort the process, those that say most first.
+const LAST_WORDS: &[&str] = &[
+    "heap-corruption",
+    "collective-mismatch",
+    "native-assertion",
+    "nccl-timeout",
+    "nccl-heartbeat",
+    "nccl-take-down",
+    "peer-lost-nccl",
+];
+
+/// What glibc, gloo or NCCL's watchdog printed before the process aborted.
 pub(crate) fn last_words(text: &str) -> Option<(&'static crate::classify::Rule, &str)> {
-    text.lines().rev().map(str::trim).find_map(|line| {
+    let lines = text.lines().rev().map(str::trim);
+    let told = lines.filter_map(|line| {
         let rule = rules().by_text("", line, "")?;
-        (rule.id == "heap-corruption" || rule.id == "collective-mismatch").then_some((rule, line))
-    })
+        let order = LAST_WORDS.iter().position(|id| *id == rule.id)?;
+        Some((order, rule, line))
+    });
+    let (_, rule, line) = told.min_by_key(|(order, ..)| *order)?;
+    Some((rule, line))
 }

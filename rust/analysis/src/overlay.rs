@@ -1,27 +1,30 @@
 //! What a host's kernel or the scheduler says, laid over what the ranks say: it turns "killed" into who did it.
 
-use crate::classify::Role;
 use crate::decide::{Attempt, Decision, Subject, count};
+use crate::explain::utc;
 use crate::hosts::HostFact;
 use crate::outcome::{End, Outcome};
 use crate::schema::Confidence;
 
-/// Ends that say only that somebody else ended the process, by rule.
+/// Ends that say only that somebody ended the process, by rule.
 const FROM_OUTSIDE: &[&str] = &[
-    "killed",
     "terminated-by-unknown",
     "sent-signal",
-    "vanished",
     "interrupted",
     "preempted",
     "silent",
+    "killed",
+    "vanished",
     "hang",
 ];
+
+/// A scheduler's last word is followed by little: more is another run, appended to the same log.
+const LAST_LINES: usize = 50;
 
 impl Attempt<'_> {
     /// Returns the decision with what the hosts say of it.
     pub(crate) fn overlay(&self, decision: Option<Decision>) -> Option<Decision> {
-        if self.job.facts.is_empty() {
+        if self.job.facts.is_empty() || self.job.succeeded {
             return decision;
         }
         let mut decision = decision.or_else(|| self.nothing_but_facts())?;
@@ -40,25 +43,28 @@ impl Attempt<'_> {
                 .filter_map(|fact| Some((fact, self.fits(fact, outcome)?)))
                 .max_by_key(|(_, fit)| *fit)
         });
+        let ended = self.job.facts.iter().find(|fact| fact.rule.job);
         if let Some((fact, fit)) = told {
-            let overrides = fact.rule.role == Role::Host && fact.rule.category != "unknown";
-            if overrides && fact.rule.category != decision.rule.category {
+            if fact.rule.category != decision.rule.category {
                 decision.rule = fact.rule;
             }
-            let least = match fit {
+            decision.confidence = match fit {
                 Fit::Process => Confidence::High,
-                Fit::Host => Confidence::Medium,
-                // The line may be of another process or host.
-                Fit::Job => Confidence::Low,
-            };
-            let agreed = fit == Fit::Process || self.victims() >= 2 && fit == Fit::Host;
-            decision.confidence = if agreed {
-                Confidence::High
-            } else {
-                decision.confidence.min(Confidence::Medium).max(least)
+                // The host agrees with what the rank says, unless the line is older than anything tells.
+                Fit::Host if fact.day.is_some() && self.victims() >= 2 => Confidence::High,
+                // The line may be of another process, or of another time.
+                Fit::Host | Fit::Job => decision
+                    .confidence
+                    .clamp(Confidence::Low, Confidence::Medium),
             };
             decision.reasons.push(format!(
                 "its host says: {} ({})",
+                fact.text.trim(),
+                fact.source()
+            ));
+        } else if let Some(fact) = ended {
+            decision.reasons.push(format!(
+                "the scheduler says: {} ({})",
                 fact.text.trim(),
                 fact.source()
             ));
@@ -68,7 +74,13 @@ impl Attempt<'_> {
 
     /// The scheduler ended the job, and no rank failed by itself before.
     fn by_scheduler(&self, decision: &Decision) -> Option<Decision> {
-        let fact = self.job.facts.iter().find(|fact| fact.rule.job)?;
+        let mut facts = self.job.facts.iter();
+        let fact = facts.find(|fact| fact.rule.job && fact.rest < LAST_LINES)?;
+        // Ranks that lost a peer, or waited for one, tell of something that came before.
+        let is_lost = fact.rule.category == "host_lost";
+        if !is_lost && self.victims() > 0 || !self.job.dumps.is_empty() {
+            return None;
+        }
         let outside = FROM_OUTSIDE.contains(&decision.rule.id.as_str());
         let primary = self
             .outcomes
@@ -117,7 +129,11 @@ impl Attempt<'_> {
 
     /// No rank says anything: what a host or the scheduler says is all there is.
     fn nothing_but_facts(&self) -> Option<Decision> {
-        let fact = self.job.facts.first()?;
+        let fact = self
+            .job
+            .facts
+            .iter()
+            .find(|fact| !fact.rule.job || fact.rest < LAST_LINES)?;
         let bad = self
             .outcomes
             .values()
@@ -138,31 +154,55 @@ impl Attempt<'_> {
         if !fact.rule.explains.contains(&rule.category) {
             return None;
         }
+        // A line of another day is of another job.
+        let failed = outcome.time_ns.map(month_and_day);
+        if let (Some(day), Some(failed)) = (fact.day, failed)
+            && !near(day, failed)
+        {
+            return None;
+        }
+        let label = self.job.hosts.get(&outcome.evidence.host);
+        let label = label.map_or("", |host| host.label.as_str());
+        let named = fact.host.as_deref();
+        let here = named.map(|name| same_host(label, name));
+        let known = !label.is_empty() && label != "localhost";
+        if here == Some(false) && known {
+            return None;
+        }
         if let Some(pid) = fact.pid {
             let own = outcome.evidence.pids().any(|own| own == pid);
             // A worker of the rank's own: "DataLoader worker (pid 4242) is killed by signal".
-            let child = format!("pid {pid}");
-            let childs = format!("pid(s) {pid}");
-            if own || outcome.title.contains(&child) || outcome.title.contains(&childs) {
+            let is_childs = [format!("pid {pid})"), format!("pid(s) {pid}")]
+                .iter()
+                .any(|name| outcome.title.contains(name.as_str()));
+            if own || is_childs {
                 return Some(Fit::Process);
             }
             if outcome.evidence.pids().next().is_some() {
                 return None;
             }
         }
-        let label = self
-            .job
-            .hosts
-            .get(&outcome.evidence.host)
-            .map_or("", |host| host.label.as_str());
-        match &fact.host {
-            Some(name) if !label.is_empty() && label != "localhost" => {
-                same_host(label, name).then_some(Fit::Host)
-            }
-            _ if self.job.hosts.len() <= 1 => Some(Fit::Host),
-            _ => Some(Fit::Job),
+        match here {
+            Some(true) => Some(Fit::Host),
+            // A host whose part in the job nothing tells.
+            Some(false) => None,
+            None => Some(Fit::Job),
         }
     }
+}
+
+fn month_and_day(time_ns: i64) -> (u32, u32) {
+    let text = utc(time_ns);
+    let number = |from: usize| text.get(from..from + 2).and_then(|text| text.parse().ok());
+    (number(5).unwrap_or(0), number(8).unwrap_or(0))
+}
+
+/// Whether two days are at most one apart, whatever the time zones.
+fn near(one: (u32, u32), other: (u32, u32)) -> bool {
+    let day = |(month, day): (u32, u32)| i64::from(month) * 31 + i64::from(day);
+    // Months of fewer days make a gap of up to three.
+    let apart = (day(one) - day(other)).abs();
+    apart <= 1 || one.0 != other.0 && (apart <= 4 || apart >= 12 * 31 - 1)
 }
 
 /// How closely a fact is about a rank.

@@ -24,11 +24,27 @@ pub(crate) struct Dump {
 /// One collective that a rank entered.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Collective {
-    /// The operation and the sizes of its input, as `gloo:all_reduce [[4]]`.
+    /// The operation and, where they are to be the same, the sizes of its input, as `gloo:all_reduce [[4]]`.
     pub(crate) what: String,
     /// Where the program called it; empty where the dump tells no stacks.
     pub(crate) place: String,
+    /// When it was called, in nanoseconds since the Unix epoch; 0 where the dump does not tell.
+    pub(crate) time_ns: i64,
 }
+
+impl Dump {
+    /// Returns when the rank last called a collective.
+    pub(crate) fn last_ns(&self) -> i64 {
+        let collectives = self.groups.values().flat_map(BTreeMap::values);
+        collectives
+            .map(|collective| collective.time_ns)
+            .max()
+            .unwrap_or(0)
+    }
+}
+
+/// Operations to which every rank brings as much as the others; to others ranks bring what they have.
+const EVEN: &[&str] = &["all_reduce", "allreduce", "broadcast"];
 
 #[derive(Deserialize)]
 struct File {
@@ -56,6 +72,8 @@ struct Entry {
     is_p2p: bool,
     #[serde(default)]
     profiling_name: String,
+    #[serde(default)]
+    time_created_ns: i64,
     #[serde(default)]
     input_sizes: Value,
     #[serde(default)]
@@ -104,9 +122,15 @@ pub(crate) fn dump(path: &Path, bytes: &[u8]) -> Result<Dump, String> {
             line: frame.line,
             function: &frame.function,
         });
+        let name = entry.profiling_name;
+        let is_even = EVEN.iter().any(|operation| name.ends_with(operation));
         let collective = Collective {
-            what: format!("{} {}", entry.profiling_name, entry.input_sizes),
+            what: match is_even {
+                true => format!("{name} {}", entry.input_sizes),
+                false => name,
+            },
             place: location(frames),
+            time_ns: entry.time_created_ns,
         };
         let group = groups.entry(group_name(&entry.process_group)).or_default();
         group.insert(entry.collective_seq_id, collective);

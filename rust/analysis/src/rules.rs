@@ -41,23 +41,23 @@ pub struct Rule {
     #[serde(default)]
     pub job: bool,
     #[serde(default)]
-    types: Vec<String>,
+    pub(crate) types: Vec<String>,
     #[serde(default)]
-    text: Vec<String>,
+    pub(crate) text: Vec<String>,
     #[serde(default)]
-    pattern: Vec<String>,
+    pub(crate) pattern: Vec<String>,
     #[serde(default)]
-    frames: Vec<String>,
+    pub(crate) frames: Vec<String>,
     #[serde(default)]
     signals: Vec<i64>,
     #[serde(default)]
     exit_codes: Vec<i64>,
-    names: Option<String>,
+    pub(crate) names: Option<String>,
     /// The categories of ranks' ends that a word about a host explains.
     #[serde(default)]
     pub(crate) explains: Vec<String>,
-    host: Option<String>,
-    pid: Option<String>,
+    pub(crate) host: Option<String>,
+    pub(crate) pid: Option<String>,
     /// Texts that this rule must match.
     #[serde(default)]
     pub samples: Vec<String>,
@@ -146,6 +146,8 @@ pub struct Rules {
     owners: Vec<usize>,
     /// The literals of the rules about hosts, which whole logs are searched for.
     host_literals: AhoCorasick,
+    /// The same and what else tells of a failure, once a log is too long to be read whole.
+    telling: OnceLock<AhoCorasick>,
 }
 
 #[derive(Deserialize)]
@@ -153,12 +155,28 @@ struct RuleFile {
     rule: Vec<Rule>,
 }
 
-/// Returns the rules that this build carries.
+/// Returns the rules of the analysis that this thread works on: the user's before those that this build carries.
 pub fn rules() -> &'static Rules {
     static RULES: LazyLock<Rules> =
-        LazyLock::new(|| Rules::parse(include_str!("rules.toml")).expect("rules.toml is tested"));
-    &RULES
+        LazyLock::new(|| Rules::new(ours()).expect("rules.toml is tested"));
+    crate::work::rules().unwrap_or(&RULES)
 }
+
+/// Returns the rules that this build carries, each time anew.
+pub(crate) fn ours() -> Vec<Rule> {
+    let RuleFile { rule: rules } =
+        toml::from_str(include_str!("rules.toml")).expect("rules.toml is tested");
+    rules
+}
+
+impl PartialEq for Rules {
+    /// Rules are kept once for each content.
+    fn eq(&self, other: &Self) -> bool {
+        std::ptr::eq(self, other)
+    }
+}
+
+impl Eq for Rules {}
 
 fn host_texts(rules: &[Rule]) -> impl Iterator<Item = &String> {
     let of_hosts = rules.iter().filter(|rule| rule.role == Role::Host);
@@ -166,8 +184,8 @@ fn host_texts(rules: &[Rule]) -> impl Iterator<Item = &String> {
 }
 
 impl Rules {
-    fn parse(text: &str) -> Result<Self, String> {
-        let RuleFile { rule: rules } = toml::from_str(text).map_err(|error| error.to_string())?;
+    pub(crate) fn new(rules: impl IntoIterator<Item = Rule>) -> Result<Self, String> {
+        let rules: Vec<Rule> = rules.into_iter().collect();
         let (mut literals, mut owners) = (Vec::new(), Vec::new());
         for (index, rule) in rules.iter().enumerate() {
             literals.extend(&rule.text);
@@ -184,6 +202,7 @@ impl Rules {
         Ok(Self {
             literals: automaton(&literals)?,
             host_literals: automaton(&host_literals)?,
+            telling: OnceLock::new(),
             rules,
             owners,
         })
@@ -206,9 +225,15 @@ impl Rules {
             .expect("the id is in rules.toml")
     }
 
-    /// Returns the literals of rules about hosts.
-    pub(crate) fn host_texts(&self) -> impl Iterator<Item = &str> {
-        host_texts(&self.rules).map(String::as_str)
+    /// Returns what finds these texts, the same at each call, and the literals of rules about hosts.
+    pub(crate) fn telling(&self, texts: &[&str]) -> &AhoCorasick {
+        self.telling.get_or_init(|| {
+            let of_hosts = host_texts(&self.rules).map(String::as_str);
+            AhoCorasick::builder()
+                .ascii_case_insensitive(true)
+                .build(texts.iter().copied().chain(of_hosts))
+                .expect("a few short texts")
+        })
     }
 
     /// Returns where in a log literals of rules about hosts are, and how long they are.
@@ -269,32 +294,19 @@ impl Rules {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::traceback;
+    use crate::user_rules::{rule_of, sound};
     use std::collections::HashSet;
-
-    /// A sample may carry a stack before a `|`.
-    fn rule_of(role: Role, sample: &str) -> Option<&'static str> {
-        let (stack, text) = sample.split_once('|').unwrap_or(("", sample));
-        let (type_name, _) = traceback::split(text);
-        let found = match role {
-            Role::Host => rules().of_host(text),
-            _ => rules().by_text(type_name, text, stack),
-        };
-        found.map(|rule| rule.id.as_str())
-    }
 
     #[test]
     fn every_sample_matches_its_rule_first_and_no_near_miss_does() {
         for rule in rules().all() {
             for sample in &rule.samples {
-                assert_eq!(
-                    rule_of(rule.role, sample),
-                    Some(rule.id.as_str()),
-                    "{sample}"
-                );
+                let found = rule_of(rules(), rule.role, sample);
+                assert_eq!(found.map(|rule| &rule.id), Some(&rule.id), "{sample}");
             }
             for miss in &rule.near_misses {
-                assert_ne!(rule_of(rule.role, miss), Some(rule.id.as_str()), "{miss}");
+                let found = rule_of(rules(), rule.role, miss);
+                assert_ne!(found.map(|rule| &rule.id), Some(&rule.id), "{miss}");
             }
         }
         assert!(rules().all().len() >= 100);
@@ -305,32 +317,14 @@ mod tests {
         let mut ids = HashSet::new();
         for rule in rules().all() {
             assert!(ids.insert(&rule.id), "{} twice", rule.id);
-            assert_eq!(
-                rule.patterns().len(),
-                rule.pattern.len(),
-                "{}: a pattern does not compile",
-                rule.id
-            );
-            assert!(
-                rule.pattern.is_empty() || !rule.text.is_empty(),
-                "{}: a pattern needs a literal before it",
-                rule.id
-            );
-            for pattern in [&rule.names, &rule.host, &rule.pid].into_iter().flatten() {
-                let compiled = Regex::new(pattern).expect(&rule.id);
-                assert!(compiled.captures_len() == 2, "{}: {pattern}", rule.id);
-                let found = |sample: &String| compiled.is_match(sample);
-                assert!(rule.samples.iter().any(found), "{}: {pattern}", rule.id);
-            }
-            let explains = rule.role == Role::Host && !rule.job;
-            assert_eq!(explains, !rule.explains.is_empty(), "{}", rule.id);
+            assert_eq!(sound(rule), Ok(()), "{}", rule.id);
             for category in &rule.explains {
                 assert!(CATEGORIES.contains(&category.as_str()), "{category}");
             }
             let by_text = !(rule.text.is_empty() && rule.types.is_empty());
             assert!(
-                !by_text || !rule.samples.is_empty() && !rule.near_misses.is_empty(),
-                "{}: no samples",
+                !by_text || !rule.near_misses.is_empty(),
+                "{}: no near misses",
                 rule.id
             );
             let shown = !matches!(rule.role, Role::Collateral);

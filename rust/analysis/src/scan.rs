@@ -103,6 +103,19 @@ pub(crate) struct Slot {
     pub(crate) printed_rank: Option<u32>,
 }
 
+impl Slot {
+    pub(crate) fn of(key: SlotKey) -> Self {
+        Self {
+            key,
+            stderr: None,
+            output: String::new(),
+            output_whole: false,
+            uncaught: false,
+            printed_rank: None,
+        }
+    }
+}
+
 impl Evidence {
     /// Returns whether nothing was found that could tell of a job.
     pub fn is_empty(&self) -> bool {
@@ -189,15 +202,14 @@ pub fn scan(paths: &[PathBuf], proc: &Path) -> Result<Evidence, Error> {
     evidence
         .agents
         .sort_by(|a, b| a.path.as_os_str().cmp(b.path.as_os_str()));
-    evidence
-        .agents
-        .dedup_by(|a, b| a.path.as_os_str() == b.path.as_os_str());
+    evidence.agents.dedup();
     let place = |fact: &HostFact| (fact.path.clone().into_os_string(), fact.line);
     evidence.facts.sort_by_key(place);
     evidence.facts.dedup_by_key(|fact| place(fact));
+    // Of one rank the latest: attempts leave theirs in one directory.
     evidence
         .dumps
-        .sort_by(|a, b| (a.rank, &a.path).cmp(&(b.rank, &b.path)));
+        .sort_by(|a, b| (a.rank, b.last_ns(), &a.path).cmp(&(b.rank, a.last_ns(), &b.path)));
     evidence.dumps.dedup_by_key(|dump| dump.rank);
     evidence.notes.sort_unstable();
     evidence.notes.dedup();
@@ -275,12 +287,8 @@ fn directory(path: &Path, place: Place, depth: usize) -> Evidence {
     if let Some(key) = &place.slot {
         let stderr = entries.iter().find(|entry| entry.name() == "stderr.log");
         found.slots.push(Slot {
-            key: key.clone(),
             stderr: stderr.map(|entry| path.join(entry.name())),
-            output: String::new(),
-            output_whole: false,
-            uncaught: false,
-            printed_rank: None,
+            ..Slot::of(key.clone())
         });
     }
     let one = |entry: &Entry| -> Evidence {
@@ -337,6 +345,9 @@ fn listed_file(directory: &Path, open: &OwnedFd, entry: &Entry, place: &Place) -
 /// Reads one file; `named` when the user named it, so that it is read whatever it is called.
 fn file(location: Location<'_>, role: FileRole, place: &Place, named: bool) -> Evidence {
     let mut found = Evidence::default();
+    if !crate::work::goes_on() {
+        return found;
+    }
     let path = location.path;
     let slot = place.slot.clone();
     match role {
@@ -388,9 +399,9 @@ fn log(path: &Path, found: &mut Evidence) -> bool {
         return false;
     };
     let text = &excerpt.text;
-    let (agent, console) = (logs::agent(path, text), console(path, text));
+    let (agents, console) = (logs::agents(path, text), console(path, text));
     let facts = facts(path, text);
-    let is_one = agent.is_some() || console.is_some() || !facts.is_empty();
+    let is_one = !agents.is_empty() || console.is_some() || !facts.is_empty();
     if is_one && excerpt.skipped > 0 {
         found.notes.push(format!(
             "{}: {} MB in its middle were searched for failures and left out otherwise",
@@ -403,9 +414,8 @@ fn log(path: &Path, found: &mut Evidence) -> bool {
         line: number(fact.line),
         ..fact
     }));
-    found
-        .agents
-        .extend(agent.map(|agent| agent.renumbered(number)));
+    let agents = agents.into_iter().map(|agent| agent.renumbered(number));
+    found.agents.extend(agents);
     found
         .consoles
         .extend(console.map(|console| console.renumbered(number)));
@@ -443,6 +453,9 @@ fn read_outputs(evidence: &mut Evidence) {
     let mut known: HashMap<(RunPath, u32), u32> = HashMap::new();
     for slot in &mut evidence.slots {
         let Some(stderr) = &slot.stderr else { continue };
+        if !crate::work::goes_on() {
+            break;
+        }
         let tries = known
             .entry((slot.key.run.clone(), slot.key.attempt))
             .or_default();

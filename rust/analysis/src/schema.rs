@@ -64,6 +64,13 @@ pub struct Report {
     pub damaged_files: Vec<DamagedFile>,
     /// What is missing, assumed or unread, in sentences.
     pub incomplete: Vec<String>,
+    /// Every name of a host that the evidence tells, so that it can be redacted; no part of the form.
+    #[serde(skip)]
+    pub host_names: Vec<String>,
+    /// Whether it is known how every rank of the last attempt ended, as far as the files say how many there are; no part of
+    /// the form.
+    #[serde(skip)]
+    pub is_complete: bool,
 }
 
 impl Report {
@@ -73,6 +80,41 @@ impl Report {
             && (self.ranks.succeeded.is_empty()
                 || !self.ranks.silent.is_empty()
                 || !self.damaged_files.is_empty())
+    }
+}
+
+impl Report {
+    /// Returns the report with each text changed: all but those that come from a list of this crate's own, such as
+    /// categories and ranges of ranks.
+    pub(crate) fn map_strings(self, mut change: impl FnMut(&str) -> String) -> Self {
+        let mut value = serde_json::to_value(&self).unwrap_or_default();
+        map_strings(&mut value, &mut change);
+        serde_json::from_value(value).unwrap_or(self)
+    }
+}
+
+/// Fields whose texts are this crate's own.
+const OWN: &[&str] = &[
+    "category",
+    "class",
+    "confidence",
+    "fingerprint",
+    "owner",
+    "ranks",
+    "retry",
+    "role",
+];
+
+fn map_strings(value: &mut serde_json::Value, change: &mut impl FnMut(&str) -> String) {
+    use serde_json::Value;
+    match value {
+        Value::String(text) => *text = change(text),
+        Value::Array(items) => items.iter_mut().for_each(|item| map_strings(item, change)),
+        Value::Object(fields) => fields
+            .iter_mut()
+            .filter(|(name, _)| !OWN.contains(&name.as_str()))
+            .for_each(|(_, field)| map_strings(field, change)),
+        _ => {}
     }
 }
 

@@ -11,9 +11,18 @@ impl Attempt<'_> {
     /// Returns what the dumps tell where no rank failed by itself.
     pub(crate) fn by_recorder(&self) -> Option<Decision> {
         let dumps = &self.job.dumps;
-        let groups: BTreeSet<&String> = dumps.iter().flat_map(|dump| dump.groups.keys()).collect();
-        let mismatch = groups.iter().find_map(|group| mismatch(dumps, group));
-        mismatch.or_else(|| groups.iter().find_map(|group| behind(dumps, group)))
+        let mut groups: BTreeMap<&String, i64> = BTreeMap::new();
+        for (name, collectives) in dumps.iter().flat_map(|dump| &dump.groups) {
+            let times = collectives.values().map(|collective| collective.time_ns);
+            let last = groups.entry(name).or_default();
+            *last = times.max().unwrap_or(0).max(*last);
+        }
+        // The group that was in use last is the one in which the job stopped.
+        let mut groups: Vec<(&String, i64)> = groups.into_iter().collect();
+        groups.sort_by_key(|(_, last)| std::cmp::Reverse(*last));
+        let mut names = groups.iter().map(|(name, _)| *name);
+        let mismatch = names.clone().find_map(|group| mismatch(dumps, group));
+        mismatch.or_else(|| names.find_map(|group| behind(dumps, group)))
     }
 }
 
@@ -71,7 +80,8 @@ fn behind(dumps: &[Dump], group: &str) -> Option<Decision> {
     let absent: Vec<u32> = members
         .iter()
         .copied()
-        .filter(|rank| !reached.contains_key(rank))
+        // One that left a dump may have left the group out of its ring.
+        .filter(|rank| !dumps.iter().any(|dump| dump.rank == *rank))
         .collect();
     let there = reached.len() - late.len();
     if there < 2 || late.is_empty() && absent.is_empty() {

@@ -173,13 +173,14 @@ impl Attempt<'_> {
             *silent += usize::from(outcome.end == End::Silent);
         }
         let reported = |key: &HostKey| self.job.hosts.get(key).is_some_and(|host| host.reported);
+        // A launcher that still spoke at the end was on a host that was still there.
+        let spoke = |key: &HostKey| self.job.hosts.get(key).is_some_and(|host| host.spoke);
         let lost: Vec<&HostKey> = by_host
             .iter()
-            .filter(|(key, (all, silent))| all == silent && !reported(key))
+            .filter(|(key, (all, silent))| all == silent && !spoke(key))
             .map(|(key, _)| *key)
             .collect();
         let [key] = lost[..] else { return None };
-        // A launcher that still spoke at the end was on a host that was still there.
         if by_host.len() < 2 || self.job.stray_launcher {
             return None;
         }

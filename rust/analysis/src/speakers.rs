@@ -12,7 +12,9 @@ impl Job {
         let mut nobodys: Vec<(Console, Vec<usize>)> = Vec::new();
         let mut lost = 0;
         for mut console in consoles {
-            let agent = agents.iter().find(|agent| agent.path == console.path);
+            let mut of_file = agents.iter().filter(|agent| agent.path == console.path);
+            // Of several launchers' words in one log nothing tells where an attempt of one ends.
+            let agent = of_file.next().filter(|_| of_file.next().is_none());
             // The lines at which one attempt ended and the next began.
             let ends: Vec<usize> = agent
                 .iter()
@@ -58,6 +60,18 @@ impl Job {
         if evidence.record.is_none() && (evidence.output.is_empty() || evidence.by_summary) {
             evidence.assumed |= assumed;
             evidence.set_words(&output, path);
+        } else if evidence.record.is_none() {
+            // Which of the two is of this job nothing tells.
+            evidence.assumed = true;
+            let first = evidence.output_path.as_deref().unwrap_or(Path::new(""));
+            let note = format!(
+                "several logs speak of the same ranks, of one job or of two; of {} and {} the first is believed",
+                first.display(),
+                path.display()
+            );
+            if !self.notes.contains(&note) {
+                self.notes.push(note);
+            }
         }
     }
 
@@ -72,24 +86,39 @@ impl Job {
             evidence.output_shared = true;
             return;
         }
+        let mut lost = false;
         for (attempt, part) in attempts(console.unlabelled, ends) {
-            let ranks = self
-                .attempts
-                .get_mut(&attempt)
-                .into_iter()
-                .flat_map(BTreeMap::values_mut);
-            let silent = ranks.filter(|rank| rank.record.is_none() && rank.output.is_empty());
-            let from_here = |rank: &&mut RankEvidence| {
-                rank.status.as_ref().is_some_and(|status| {
-                    status.value != 0 && !status.by_launcher() && of_file(&status.source, &path)
-                })
-            };
-            for rank in silent.filter(from_here) {
+            let ranks = self.attempts.get_mut(&attempt);
+            let ranks = ranks.into_iter().flat_map(BTreeMap::values_mut);
+            let whose = ranks.filter(|rank| {
+                let silent = rank.record.is_none() && rank.output.is_empty();
+                let ended = rank.status.as_ref().is_some_and(|status| {
+                    status.value != 0 && !status.by_launcher() && status.log == path
+                });
+                silent && ended
+            });
+            let whose: Vec<&mut RankEvidence> = whose.collect();
+            let alike = whose.len() <= 1 || says_alike(&part.text, whose.len());
+            lost |= !alike;
+            for rank in whose.into_iter().filter(|_| alike) {
                 rank.set_words(&part, &path);
                 rank.output_shared = true;
             }
         }
+        self.nobodys_words |= lost;
+        if lost {
+            self.notes.push(format!(
+                "{}: different failures in it have no label that tells whose they are",
+                path.display()
+            ));
+        }
     }
+}
+
+/// Whether a text holds one exception as often as there are ranks: then it is that of each.
+fn says_alike(text: &str, ranks: usize) -> bool {
+    let ends: Vec<(&str, &str)> = traceback::ends(text);
+    ends.len() >= ranks && ends.iter().all(|end| *end == ends[0])
 }
 
 impl RankEvidence {
@@ -171,15 +200,6 @@ fn rank_of_name(path: &Path) -> Option<u32> {
         .parse()
         .ok()
         .filter(|_| !digits[end..].starts_with(|c: char| c.is_ascii_alphabetic()))
-}
-
-fn of_file(source: &str, path: &Path) -> bool {
-    let name = path.file_name().map(|name| name.to_string_lossy());
-    name.is_some_and(|name| {
-        source
-            .rsplit_once(':')
-            .is_some_and(|(file, _)| file == name)
-    })
 }
 
 #[cfg(test)]

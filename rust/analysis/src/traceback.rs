@@ -236,6 +236,21 @@ impl<'a> Reader<'a> {
     }
 }
 
+/// Returns the exceptions that tracebacks of a text end in, as class and text, each up to the end of its line.
+pub(crate) fn ends(text: &str) -> Vec<(&str, &str)> {
+    let mut found = Vec::new();
+    let mut open = false;
+    for (_, line) in lines(text) {
+        if is_start(line.trim()) {
+            open = true;
+        } else if open && !line.starts_with([' ', '\t']) && !line.trim().is_empty() {
+            found.push(split(line));
+            open = false;
+        }
+    }
+    found
+}
+
 /// Returns whether a traceback begins anywhere in a text.
 pub(crate) fn has_start(text: &str) -> bool {
     static STARTS: LazyLock<memmem::Finder<'_>> = LazyLock::new(|| memmem::Finder::new(START));

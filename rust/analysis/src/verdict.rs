@@ -55,6 +55,10 @@ pub fn judge(evidence: Evidence, options: &Options) -> Report {
         attempts: u32::try_from(job.attempts.len()).unwrap_or(u32::MAX),
         hosts: u32::try_from(job.hosts.len()).unwrap_or(u32::MAX),
     };
+    report.host_names = job.host_names();
+    report.is_complete = attempts.last().is_some_and(|(_, last)| {
+        job.is_counted && last.missing.is_empty() && last.with_end(End::Silent).is_empty()
+    });
     report.damaged_files.clone_from(&job.damaged);
     report.incomplete.clone_from(&job.notes);
     for (index, ((number, attempt), decision)) in attempts.iter().zip(&decisions).enumerate() {
@@ -79,6 +83,17 @@ pub fn judge(evidence: Evidence, options: &Options) -> Report {
     if let Some((number, attempt)) = attempts.get(judged) {
         describe_attempt(&mut report, attempt);
         if let Some(decision) = &decisions[judged] {
+            for (all, what) in [
+                (decision.also.len(), "further failure"),
+                (decision.suspects.len(), "further suspect"),
+            ] {
+                if let Some(more) = all.checked_sub(MAX_LISTED).filter(|&more| more > 0) {
+                    let more = count(more, what);
+                    report
+                        .incomplete
+                        .push(format!("{more} left out of the list"));
+                }
+            }
             report.root_cause = Some(root_cause(attempt, decision, *number));
             let also = decision.also.iter().take(MAX_LISTED);
             report.also_primary = also
@@ -111,7 +126,10 @@ fn attempt(job: &Job, number: u32) -> Attempt<'_> {
     let last = job.attempts.keys().next_back() == Some(&number);
     let outcomes: Vec<Outcome<'_>> = ranks
         .par_iter()
-        .map(|(_, rank)| outcome(rank, last && reported(rank)))
+        .map(|(_, rank)| {
+            let ended_well = last && job.succeeded && rank.status.is_none();
+            outcome(rank, last && reported(rank), ended_well)
+        })
         .collect();
     let outcomes: BTreeMap<u32, Outcome<'_>> = outcomes
         .into_iter()

@@ -167,3 +167,217 @@ fn a_record_says_more_than_a_log() {
     assert_eq!(found.root_cause.unwrap().title, "KeyError: 'x'");
     assert_eq!(found.ranks.collateral, "0,2-3");
 }
+
+const ELASTIC: &str = "torch/distributed/elastic/multiprocessing/api.py";
+
+fn failed(launcher: u32, status: i32, local_rank: u32, pid: u32) -> String {
+    format!(
+        "E1129 16:33:27.4 {launcher} {ELASTIC}:1002] failed (exitcode: {status}) local_rank: {local_rank} (pid: {pid}) of binary: python\n"
+    )
+}
+
+fn summary(host: &str, rank: u32, local_rank: u32, status: i32, pid: u32) -> String {
+    format!(
+        "============\nt.py FAILED\n------------\nFailures:\n  <NO_OTHER_FAILURES>\n------------\nRoot Cause (first observed failure):\n[0]:\n  \
+         time      : 2026-11-29_16:33:26\n  host      : {host}\n  rank      : {rank} (local_rank: {local_rank})\n  exitcode  : {status} (pid: {pid})\n  \
+         error_file: <N/A>\n  traceback : To enable traceback see: https://x\n============\n"
+    )
+}
+
+#[test]
+fn two_nodes_in_one_log_are_told_apart() {
+    for first in [0, 1, 2, 3] {
+        let job = Job::new("nodes");
+        let mut text: String = [0, 2, 3]
+            .map(|rank| labelled(&format!("[rank{rank}]: "), &traceback(PEER)))
+            .concat();
+        // In containers both launchers may be of one number.
+        let launchers = if first < 2 { [100, 200] } else { [1, 1] };
+        let mut nodes = [
+            (
+                failed(launchers[0], -9, 1, 4711),
+                summary("node0", 1, 1, -9, 4711),
+            ),
+            (
+                failed(launchers[1], 1, 0, 8888),
+                summary("node1", 2, 0, 1, 8888),
+            ),
+        ];
+        nodes.rotate_left(first % 2);
+        for (line, _) in &nodes {
+            text += line;
+        }
+        for (_, block) in &nodes {
+            text += block;
+        }
+        job.write("slurm-1.out", text);
+        let found = job.report();
+        let (rank, category, _) = cause(&found);
+        assert_eq!((rank, category), (Some(1), "killed_unknown"), "{first}");
+        assert_eq!(found.job.attempts, 1);
+    }
+}
+
+#[test]
+fn what_a_node_says_after_another_has_failed_is_of_the_same_attempt() {
+    let job = Job::new("later-node");
+    let text = labelled("[rank0]: ", &traceback(PEER))
+        + &failed(100, 1, 0, 11)
+        + &labelled("[rank3]: ", &traceback("ValueError: bad batch"))
+        + &failed(200, 1, 1, 44)
+        + &summary("node0", 0, 0, 1, 11)
+        + &summary("node1", 3, 1, 1, 44);
+    job.write("slurm-1.out", text);
+    let found = job.report();
+    let root = found.root_cause.unwrap();
+    assert_eq!(
+        (root.rank, root.title.as_str()),
+        (Some(3), "ValueError: bad batch")
+    );
+}
+
+#[test]
+fn ranks_that_their_watchdog_aborted_are_no_cause() {
+    let watchdog = "[E1129 16:33:27.4 ProcessGroupNCCL.cpp:685] [Rank 0] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=42, OpType=ALLREDUCE, NumelIn=1, NumelOut=1, Timeout(ms)=600000) ran for 600029 milliseconds before timing out.\n";
+    for aborted in [true, false] {
+        let job = Job::new("watchdog");
+        let mut text: String = (0..3)
+            .map(|rank| labelled(&format!("[rank{rank}]:"), watchdog))
+            .collect();
+        if aborted {
+            for rank in 0..3 {
+                text += &failed(100 + rank, -6, 0, 40 + rank);
+                text += &summary(&format!("node{rank}"), rank, 0, -6, 40 + rank);
+            }
+        }
+        job.write("slurm-1.out", text);
+        let options = Options::default().with_world_size(Some(4));
+        let found = analyze(std::slice::from_ref(&job.0), &options).unwrap();
+        assert_ne!(
+            found.root_cause.as_ref().unwrap().category,
+            "abort",
+            "{aborted}"
+        );
+        assert_eq!(found.ranks.collateral, "0-2", "{aborted}");
+        assert_eq!(cause(&found).0, Some(3), "{aborted}");
+    }
+}
+
+#[test]
+fn different_words_without_a_label_are_given_to_nobody() {
+    let job = Job::new("unlabelled");
+    let mut text: String = [PEER, "ValueError: bad batch", PEER]
+        .map(traceback)
+        .concat();
+    for rank in 0..3 {
+        text += &failed(100 + rank, 1, 0, 40 + rank);
+        text += &summary(&format!("node{rank}"), rank, 0, 1, 40 + rank);
+    }
+    job.write("slurm-1.out", text);
+    let found = job.report();
+    assert!(cause(&found).2 < Confidence::Medium);
+    assert!(found.root_cause.as_ref().unwrap().title != PEER);
+    assert!(
+        found
+            .incomplete
+            .iter()
+            .any(|line| line.contains("no label")),
+        "{:?}",
+        found.incomplete
+    );
+}
+
+#[test]
+fn what_a_program_prints_is_no_label() {
+    let step = |label: &dyn Fn(u32) -> String| -> String {
+        (0..40).map(|n| format!("{}loss 0.5\n", label(n))).collect()
+    };
+    let times = step(&|n| format!("14:03:{n:02} INFO "));
+    let list = step(&|n| format!("{n}: "));
+    let epochs = step(&|n| format!("[epoch{n}]: "));
+    for lines in [times, list, epochs] {
+        let job = Job::new("no-label");
+        job.write(
+            "train.log",
+            format!("{lines}{}", traceback("ValueError: bad batch")),
+        );
+        let found = job.report();
+        assert_eq!(
+            found.root_cause.as_ref().unwrap().title,
+            "ValueError: bad batch",
+            "{lines}"
+        );
+        assert!(found.job.world_size <= 1, "{}", found.job.world_size);
+    }
+}
+
+#[test]
+fn what_stands_before_or_in_a_traceback_does_not_hide_it() {
+    let text = traceback("ValueError: bad batch");
+    let colours = text.replace("ValueError", "\u{1b}[1;35mValueError\u{1b}[0m");
+    for said in [
+        format!(
+            "\rEpoch 0:  10%|#         | 10/100{}",
+            labelled("[rank2]: ", &text)
+        ),
+        format!(
+            "\rEpoch 0:   9%|#         | 9/100\r{}",
+            labelled("[rank2]: ", &text)
+        ),
+        labelled("[rank2]: ", &colours),
+        labelled("2026-11-29 20:01:41,461 [rank2]: ", &text),
+        labelled("node1: [rank2]: ", &text),
+        labelled("[pod/trainer-0/main] [rank2]: ", &text),
+        format!(
+            "W1129 16:00:00.1 99 torch/distributed/run.py:766] *****\n{}",
+            labelled("[rank2]: ", &text)
+        ),
+    ] {
+        let job = Job::new("before");
+        job.write("train.log", &said);
+        let found = job.report();
+        let root = found.root_cause.expect(&said);
+        assert_eq!(
+            (root.rank, root.title.as_str()),
+            (Some(2), "ValueError: bad batch"),
+            "{said}"
+        );
+    }
+}
+
+#[test]
+fn a_launchers_banner_does_not_end_what_ranks_say() {
+    let job = Job::new("banner");
+    let banner = "W1129 16:00:00.1 99 torch/distributed/run.py:766] *****\n";
+    job.write(
+        "train.log",
+        format!("{banner}{}", traceback("ValueError: bad batch")),
+    );
+    assert_eq!(
+        job.report().root_cause.unwrap().title,
+        "ValueError: bad batch"
+    );
+}
+
+#[test]
+fn logs_of_two_jobs_are_not_believed_blindly() {
+    let job = Job::new("two-jobs");
+    for (number, rank, error) in [(100, 2, "ValueError: old bug"), (101, 1, "KeyError: 'new'")] {
+        let mut text: String = (0..4)
+            .filter(|r| *r != rank)
+            .map(|r| labelled(&format!("[rank{r}]: "), &traceback(PEER)))
+            .collect();
+        text += &labelled(&format!("[rank{rank}]: "), &traceback(error));
+        job.write(&format!("slurm-{number}.out"), text);
+    }
+    let found = job.report();
+    assert!(cause(&found).2 < Confidence::High);
+    assert!(
+        found
+            .incomplete
+            .iter()
+            .any(|line| line.contains("of one job or of two")),
+        "{:?}",
+        found.incomplete
+    );
+}

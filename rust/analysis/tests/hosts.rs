@@ -79,7 +79,7 @@ fn slurm_counts_kills_without_a_process() {
     assert_eq!((rank, category), (Some(2), "host_oom_killed"));
 }
 
-const LIMIT: &str = "slurmstepd: error: *** STEP 1.0 ON node0 CANCELLED AT 2026-11-29T20:00:00 DUE TO TIME LIMIT ***\n";
+const LIMIT: &str = "slurmstepd: error: *** JOB 1 ON node0 CANCELLED AT 2026-11-29T20:00:00 DUE TO TIME LIMIT ***\n";
 
 #[test]
 fn a_scheduler_that_ended_the_job_is_the_cause() {
@@ -152,4 +152,94 @@ fn what_the_kernel_says_alone_is_told() {
     );
     let found = job.report();
     assert_eq!(cause(&found), (None, "gpu_lost", Confidence::Low));
+}
+
+#[test]
+fn prose_is_no_line_of_a_kernel_or_a_scheduler() {
+    for line in [
+        "INFO will save a checkpoint before the job is killed due to time limit",
+        "# if dmesg says Out of memory: Killed process, lower the batch",
+        "set workers=2 if the pod gets OOMKilled",
+        "[0.1] mce: [Hardware Error]: It has been corrected by h/w and requires no further action",
+    ] {
+        let job = Job::new("prose");
+        killed(&job);
+        job.write("notes.txt", format!("{line}\n"));
+        let found = job.report();
+        assert_eq!(cause(&found).1, "killed_unknown", "{line}");
+    }
+}
+
+#[test]
+fn what_a_scheduler_ended_after_a_rank_had_failed_is_not_its_doing() {
+    let job = Job::new("kill-on-bad-exit");
+    killed(&job);
+    job.write("slurm-1.out", LIMIT.replace(" DUE TO TIME LIMIT", ""));
+    let found = job.report();
+    let (rank, category, _) = cause(&found);
+    assert_eq!((rank, category), (Some(2), "killed_unknown"));
+    job.write(
+        "dmesg.txt",
+        "Out of memory: Killed process 4711 (python3)\n",
+    );
+    assert_eq!(
+        cause(&job.report()),
+        (Some(2), "host_oom_killed", Confidence::High)
+    );
+}
+
+#[test]
+fn a_line_of_another_host_or_another_day_explains_nothing() {
+    for line in [
+        "Nov 29 16:33:26 node9 kernel: NVRM: Xid (PCI:0000:3b:00): 94, pid=8, Contained",
+        "Oct  2 16:33:26 node1 kernel: NVRM: Xid (PCI:0000:3b:00): 94, pid=8, Contained",
+    ] {
+        let job = Job::new("other");
+        victims(&job, &[0, 1, 3]);
+        let error = "RuntimeError: CUDA error: an illegal memory access was encountered";
+        job.record("rank_2.node1.1.json", &ours(2, error, START));
+        job.write("kern.log", format!("{line}\n"));
+        assert_eq!(
+            cause(&job.report()),
+            (Some(2), "illegal_memory_access", Confidence::Low),
+            "{line}"
+        );
+    }
+}
+
+#[test]
+fn a_process_of_another_host_has_the_same_number_by_chance() {
+    let job = Job::new("chance");
+    victims(&job, &[0, 1, 3]);
+    let mut record = common::signal(2, START);
+    record["message"]["errorCode"] = (-9).into();
+    job.record("rank_2.node1.1.json", &record);
+    job.write(
+        "kern.log",
+        "Nov 29 16:33:26 node9 kernel: Out of memory: Killed process 1002 (chrome)\n",
+    );
+    assert_ne!(cause(&job.report()).1, "host_oom_killed");
+}
+
+#[test]
+fn a_run_that_went_on_after_the_schedulers_line_did_not_end_by_it() {
+    let job = Job::new("requeued");
+    let more = "step 1 loss 0.5\n".repeat(100);
+    job.write(
+        "slurm-1.out",
+        LIMIT.replace("TIME LIMIT", "PREEMPTION") + &more,
+    );
+    assert!(job.report().root_cause.is_none());
+}
+
+#[test]
+fn a_launcher_whose_workers_ended_well_is_believed() {
+    let job = Job::new("well");
+    job.write(
+        "train.log",
+        "[rank1]: Traceback (most recent call last):\n[rank1]:   File \"t.py\", line 1, in main\n[rank1]: ValueError: retried\n\
+         LustreError: 11-0: x\nI1129 16:33:26.1 12 torch/distributed/elastic/agent/server/api.py:879] [default] worker group successfully finished. Waiting 300 seconds for other agents to finish.\n",
+    );
+    let found = job.report();
+    assert!(found.root_cause.is_none(), "{:?}", found.root_cause);
 }

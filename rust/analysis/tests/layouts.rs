@@ -577,6 +577,25 @@ fn runs_of_one_name_are_told_apart_by_when_they_lived() {
 }
 
 #[test]
+fn the_number_of_ranks_is_what_a_record_states() {
+    let job = Job::new("stated");
+    job.record("job/attempt_0/rank_1.node0.1001.json", &signal(1, START));
+    let report = job.report();
+    assert_eq!(
+        (report.job.world_size, report.ranks.silent.as_str()),
+        (4, "0,2-3")
+    );
+    assert!(!report.is_complete);
+    for rank in [0, 2, 3] {
+        let name = format!("job/attempt_0/rank_{rank}.node0.{}.json", 1000 + rank);
+        job.record(&name, &ours(rank, PEER, START + 5));
+    }
+    let report = job.report();
+    assert!(report.is_complete);
+    assert_eq!(report.incomplete, [""; 0]);
+}
+
+#[test]
 fn compressed_files_are_read_as_what_they_hold() {
     use flate2::Compression;
     use flate2::write::GzEncoder;

@@ -2,6 +2,7 @@
 
 use std::io;
 
+use firstfault_analysis::ErrorKind;
 use firstfault_capture::NamedError;
 use pyo3::exceptions::{PyOSError, PyRuntimeError};
 use pyo3::prelude::*;
@@ -12,6 +13,8 @@ pub(crate) enum Error {
     Python(PyErr),
     /// The operating system's, to become `OSError(errno, strerror, filename)`.
     Io(io::Error),
+    /// The analysis', to become an exception of `firstfault._errors` that names the path.
+    Analysis(firstfault_analysis::Error),
 }
 
 /// The result of every binding function that can fail.
@@ -20,6 +23,12 @@ pub(crate) type Result<T> = std::result::Result<T, Error>;
 impl From<io::Error> for Error {
     fn from(error: io::Error) -> Self {
         Self::Io(error)
+    }
+}
+
+impl From<firstfault_analysis::Error> for Error {
+    fn from(error: firstfault_analysis::Error) -> Self {
+        Self::Analysis(error)
     }
 }
 
@@ -33,6 +42,7 @@ impl From<Error> for PyErr {
     fn from(error: Error) -> Self {
         let error = match error {
             Error::Python(error) => return error,
+            Error::Analysis(error) => return Python::attach(|py| raised(py, &error)),
             Error::Io(error) => error,
         };
         let named = error
@@ -62,6 +72,31 @@ impl From<Error> for PyErr {
         }
     }
 }
+
+/// Returns the exception that says what kept an analysis from its report.
+fn raised(py: Python<'_>, error: &firstfault_analysis::Error) -> PyErr {
+    let path = error.path().as_os_str();
+    let made = py.import("firstfault._errors").and_then(|errors| {
+        let named = |class| errors.getattr(class)?.call1((error.to_string(),));
+        match error.kind() {
+            ErrorKind::Rules(_) => named("RulesError"),
+            ErrorKind::NothingFound => named("NothingFoundError"),
+            ErrorKind::Io(source) => {
+                let errno = source.raw_os_error().unwrap_or(EINVAL);
+                errors
+                    .getattr("UnreadablePathError")?
+                    .call1((errno, error.reason(), path))
+            }
+            _ => errors
+                .getattr("UnreadablePathError")?
+                .call1((EINVAL, error.reason(), path)),
+        }
+    });
+    made.map_or_else(|error| error, PyErr::from_value)
+}
+
+/// What is said of a path that the operating system would read, but that is nothing to read from.
+const EINVAL: i32 = 22;
 
 /// Runs a function so that a panic of ours becomes a `RuntimeError`.
 ///

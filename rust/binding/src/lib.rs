@@ -7,6 +7,7 @@ mod interpreter;
 mod interpreter_end;
 mod python_stack;
 mod reading;
+mod report;
 
 /// The Rust core of firstfault.
 #[pyo3::pymodule]
@@ -20,6 +21,8 @@ mod _native {
     };
     #[pymodule_export]
     use crate::reading::{doctor, is_collateral, modules_to_import, run_cli, signal_name};
+    #[pymodule_export]
+    use crate::report::{report, root_cause};
 
     #[pymodule_init]
     fn init(module: &pyo3::Bound<'_, pyo3::types::PyModule>) -> pyo3::PyResult<()> {

@@ -75,6 +75,32 @@ pub(crate) struct Report {
     /// The number of ranks of the job, so that ranks which left nothing are missed
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_048_576))]
     pub(crate) world_size: Option<u32>,
+    /// Try the rules of a file before firstfault's own
+    ///
+    /// Each [[rule]] has an id, a role (primary, collateral, timeout, ambiguous or host), a category, text that is looked
+    /// for, samples that it must match, and advice. docs/rules.md says more. Nothing is reported when a rule is wrong.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) rules: Option<PathBuf>,
+    /// Replace hosts, users, addresses and command lines, each by the same word everywhere
+    #[arg(long)]
+    pub(crate) redact: bool,
+    /// Report again whenever the verdict has changed, until the job is complete
+    ///
+    /// The files are read anew after each interval. A job is complete when every rank is accounted for and five readings
+    /// in a row were the same; Ctrl-C ends it sooner. Paths that are not there yet are waited for.
+    #[arg(long)]
+    pub(crate) follow: bool,
+    /// Seconds between two readings of --follow
+    #[arg(long, value_name = "SECONDS", default_value_t = 2.0, requires = "follow", value_parser = interval)]
+    pub(crate) interval: f64,
+}
+
+fn interval(text: &str) -> Result<f64, String> {
+    let seconds: f64 = text.parse().map_err(|_| "not a number".to_owned())?;
+    match (0.01..=86_400.0).contains(&seconds) {
+        true => Ok(seconds),
+        false => Err("not between 0.01 and 86400".to_owned()),
+    }
 }
 
 const DOCTOR_STATUS: &str = "Exit status: 0 when there is no problem (notes are none); 1 when there is one; \
@@ -108,6 +134,10 @@ pub(crate) enum Format {
     Json,
     /// For issues and chats
     Markdown,
+    /// For little room, as a Kubernetes termination message: at most 4,000 bytes, the essential first
+    Digest,
+    /// One line of at most 250 bytes, as for the comment of a Slurm job
+    Line,
 }
 
 #[derive(Debug, Clone, Copy, ValueEnum)]

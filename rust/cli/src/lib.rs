@@ -4,6 +4,8 @@
 mod arguments;
 mod commands;
 pub mod doctor;
+mod progress;
+mod report;
 
 use clap::Parser;
 use std::ffi::OsString;

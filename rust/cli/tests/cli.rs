@@ -41,6 +41,8 @@ fn reports_are_the_golden_ones() {
         ("wrapped_0", "text", "txt"),
         ("raise_0", "json", "json"),
         ("raise_0", "markdown", "md"),
+        ("segv_0", "digest", "digest"),
+        ("segv_0", "line", "line"),
     ] {
         let output = run(&["report", case, "--format", format]);
         assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
@@ -105,6 +107,19 @@ fn wrong_usage_and_missing_files_are_status_2() {
             &["report", "segv_0", "--output", "/nonexistent/report"],
             "/nonexistent/report: No such file",
         ),
+        (&["report", "segv_0", "--interval", "1"], "--follow"),
+        (
+            &["report", "segv_0", "--follow", "--interval", "0"],
+            "between 0.01",
+        ),
+        (
+            &["report", "segv_0", "--rules", "/nonexistent/rules"],
+            "/nonexistent/rules: No such file or directory",
+        ),
+        (
+            &["report", "segv_0", "--rules", "segv_0/agent0.err"],
+            "segv_0/agent0.err: line 1: ",
+        ),
         (&["bogus"], "bogus"),
         (&["demo", "segv"], "python -m firstfault demo"),
     ] {
@@ -149,7 +164,11 @@ fn help_says_what_it_does_and_how_it_exits() {
         "Exit status: 0 when",
         "--check",
         "--world-size <N>",
-        "[possible values: text, json, markdown]",
+        "[possible values: text, json, markdown, digest, line]",
+        "--rules <FILE>",
+        "--redact",
+        "--follow",
+        "--interval <SECONDS>",
     ] {
         assert!(
             text.contains(part) || part.starts_with('[') && text.contains("Possible values:"),
@@ -306,4 +325,98 @@ fn the_committed_schema_of_the_doctor_is_the_types_own() {
         std::fs::read_to_string(&path).unwrap_or_default(),
         generated
     );
+}
+
+/// Returns the code block of a language in the documentation of rules.
+fn documented_rules() -> String {
+    let path = data().join("../../docs/rules.md");
+    let text = std::fs::read_to_string(path).expect("readable");
+    let (_, rest) = text.split_once("```toml\n").expect("an example");
+    rest.split_once("```").expect("its end").0.to_owned()
+}
+
+#[test]
+fn the_documented_rules_work_and_do_not_outlive_the_call() {
+    let directory = std::env::temp_dir().join(format!("firstfault-rules-{}", std::process::id()));
+    std::fs::create_dir_all(&directory).expect("a directory");
+    let rules = directory.join("site-rules.toml");
+    std::fs::write(&rules, documented_rules()).expect("written");
+    let message = "CatalogueError: catalogue is locked by indexer";
+    let record = serde_json::json!({"message": {"message": message, "extraInfo": {"py_callstack": "", "timestamp": "1"}}});
+    let error = directory.join("error.json");
+    std::fs::write(&error, record.to_string()).expect("written");
+    let (error, rules) = (
+        error.to_str().expect("UTF-8"),
+        rules.to_str().expect("UTF-8"),
+    );
+    let plain = stdout(&run(&["report", error, "--format", "json"]));
+    assert!(
+        plain.contains("\"category\": \"python_exception\""),
+        "{plain}"
+    );
+    let text = stdout(&run(&["report", error, "--rules", rules]));
+    assert!(
+        text.contains(": site_catalogue_locked, confidence"),
+        "{text}"
+    );
+    assert!(
+        text.contains("Wait until the nightly indexing is done"),
+        "{text}"
+    );
+
+    let wrong = directory.join("wrong.toml");
+    std::fs::write(
+        &wrong,
+        documented_rules().replace("locked by indexer", "open to indexer"),
+    )
+    .expect("written");
+    let output = run(&["report", error, "--rules", wrong.to_str().expect("UTF-8")]);
+    assert_eq!(
+        (output.status.code(), stdout(&output).as_str()),
+        (Some(2), "")
+    );
+    let complaint = stderr(&output);
+    assert!(
+        complaint.contains("wrong.toml: rule `site-catalogue-locked`: samples: "),
+        "{complaint}"
+    );
+    std::fs::remove_dir_all(&directory).expect("removed");
+}
+
+#[test]
+fn a_users_rule_about_hosts_is_heard() {
+    let directory =
+        std::env::temp_dir().join(format!("firstfault-host-rules-{}", std::process::id()));
+    std::fs::create_dir_all(&directory).expect("a directory");
+    let rules = directory.join("site-rules.toml");
+    std::fs::write(&rules, documented_rules()).expect("written");
+    let log = directory.join("ctl.log");
+    std::fs::write(
+        &log,
+        "Nov 29 19:46:06 ctl nodeagent: draining node0 for maintenance\n",
+    )
+    .expect("written");
+    let log = log.to_str().expect("UTF-8");
+    let without = stdout(&run(&["report", "sigkill_0", log]));
+    let text = stdout(&run(&[
+        "report",
+        "sigkill_0",
+        log,
+        "--rules",
+        rules.to_str().expect("UTF-8"),
+    ]));
+    std::fs::remove_dir_all(&directory).expect("removed");
+    assert!(!without.contains("preempted"), "{without}");
+    assert!(text.contains(": preempted, confidence"), "{text}");
+}
+
+#[test]
+fn no_form_names_a_host_once_redacted() {
+    for format in ["text", "json", "markdown", "digest", "line"] {
+        let text = stdout(&run(&["report", "segv_0", "--format", format, "--redact"]));
+        assert!(
+            text.contains("node-a") && !text.contains("node0"),
+            "{format}: {text}"
+        );
+    }
 }

@@ -43,7 +43,7 @@ pub fn render(report: &Report) -> String {
         );
         for group in report.groups.iter().take(20) {
             let title = code(&safe::cut(&group.title, 120)).replace('|', "\\|");
-            let ranks = safe::cut(&group.ranks, 40);
+            let ranks = text::ranges(&group.ranks, 40);
             let _ = writeln!(
                 out,
                 "| {} | {} | {} | {ranks} | {title} |",

@@ -9,6 +9,9 @@ pub const MAX_LINES: usize = 60;
 /// At most so many columns.
 pub const MAX_COLUMNS: usize = 100;
 
+/// At most so many reasons.
+const MAX_REASONS: usize = 8;
+
 /// Returns the report as text; with `colour`, the verdict's line carries terminal colours.
 ///
 /// Whatever the messages hold, no control character of theirs reaches the terminal.
@@ -21,7 +24,7 @@ pub fn render(report: &Report, colour: bool) -> String {
         Some(cause) => verdict(&mut page, report, cause),
         None => page.line(0, without_cause(report)),
     }
-    page.wrapped("ALSO", report.also_primary.iter().map(other), 4);
+    page.wrapped("ALSO", also(report).into_iter(), 12);
     page.wrapped(
         "SUSPECTS",
         report
@@ -82,6 +85,18 @@ fn verdict(page: &mut Page, report: &Report, cause: &RootCause) {
     if !cause.advice.is_empty() {
         page.paragraph(2, &cause.advice, 2);
     }
+    page.line(2, &retry_and_owner(cause));
+    page.line(0, "WHY");
+    for (index, line) in cause.evidence.iter().take(MAX_REASONS).enumerate() {
+        page.item(&format!("{}. ", index + 1), line);
+    }
+    if let Some(more) = cause.evidence.len().checked_sub(MAX_REASONS + 1) {
+        page.line(2, &format!("and {} more", more + 1));
+    }
+}
+
+/// Returns whether to run again and who can repair it, as `retry: once · owner: user`.
+pub(super) fn retry_and_owner(cause: &RootCause) -> String {
     let retry = match cause.retry {
         Retry::Yes => "yes",
         Retry::ExcludeHost => "yes, without this host",
@@ -89,14 +104,7 @@ fn verdict(page: &mut Page, report: &Report, cause: &RootCause) {
         Retry::No => "not before something is changed",
         Retry::Unknown => "unknown",
     };
-    page.line(
-        2,
-        &format!("retry: {retry} · owner: {}", name(&cause.owner)),
-    );
-    page.line(0, "WHY");
-    for (index, line) in cause.evidence.iter().take(10).enumerate() {
-        page.item(&format!("{}. ", index + 1), line);
-    }
+    format!("retry: {retry} · owner: {}", name(&cause.owner))
 }
 
 /// Returns what the rank noted last, as `at step 1200, after: load=shard 7, forward`.
@@ -155,12 +163,69 @@ fn name(value: &impl serde::Serialize) -> String {
         .unwrap_or_default()
 }
 
-fn other(cause: &RootCause) -> String {
-    let rank = cause
-        .rank
-        .map(|rank| format!("rank {rank}: "))
-        .unwrap_or_default();
-    format!("{rank}{}, {}", cause.category, cause.title)
+/// Returns each other failure that is no consequence of the first, with the ranks that had it.
+pub(super) fn also(report: &Report) -> Vec<String> {
+    let first = report.root_cause.as_ref().and_then(|cause| {
+        let group = group_of(report, cause)?;
+        Some((group.fingerprint.as_str(), group.category.as_str()))
+    });
+    let primary = report.groups.iter().filter(|group| group.role == "primary");
+    let others = primary.filter_map(|group| {
+        let ranks = ranges(&group.ranks, MAX_RANGES);
+        let ranks = format!(
+            "{} {ranks}",
+            if group.count == 1 { "rank" } else { "ranks" }
+        );
+        let is_first = first == Some((&group.fingerprint, &group.category));
+        let named = report.root_cause.as_ref().and_then(|cause| cause.rank);
+        match (is_first, named) {
+            (false, _) => Some(format!("{ranks}: {}, {}", group.category, group.title)),
+            (true, Some(_)) if group.count > 1 => {
+                Some(format!("{ranks} alike: the same as the first"))
+            }
+            (true, _) => None,
+        }
+    });
+    // Who left no text of its own is in no group.
+    let alone = report
+        .also_primary
+        .iter()
+        .filter(|cause| group_of(report, cause).is_none_or(|group| group.role != "primary"));
+    let alone = alone.map(|cause| {
+        let rank = cause.rank.map(|rank| format!("rank {rank}: "));
+        format!(
+            "{}{}, {}",
+            rank.unwrap_or_default(),
+            cause.category,
+            cause.title
+        )
+    });
+    others.chain(alone).collect()
+}
+
+/// Columns that a list of ranks may take.
+const MAX_RANGES: usize = 40;
+
+/// Returns a list of ranges with whole ranges alone, and how many were cut.
+pub(super) fn ranges(list: &str, most: usize) -> String {
+    if list.len() <= most {
+        return list.to_owned();
+    }
+    let room = most.saturating_sub(" and 1000000 more".len());
+    let end = list[..room].rfind(',').unwrap_or(0);
+    let cut = list[end..].split(',').filter(|range| !range.is_empty());
+    let cut: u64 = cut.map(size).sum();
+    match end {
+        0 => format!("{cut} in all"),
+        end => format!("{} and {cut} more", &list[..end]),
+    }
+}
+
+/// The number of ranks in one range.
+fn size(range: &str) -> u64 {
+    let (first, last) = range.split_once('-').unwrap_or((range, range));
+    let number = |text: &str| text.parse::<u64>().unwrap_or(0);
+    (number(last) + 1).saturating_sub(number(first))
 }
 
 /// Returns the group that the verdict's failure belongs to.
@@ -252,21 +317,9 @@ impl Page {
     }
 
     fn ranks(&mut self, report: &Report) {
-        let ranks = &report.ranks;
-        let mut parts = Vec::new();
-        let mut part = |name: &str, list: &str, detail: String| {
-            if !list.is_empty() {
-                parts.push(format!("{name} {}{detail}", safe::cut(list, 40)));
-            }
-        };
-        part("primary", &ranks.primary, String::new());
-        part("collateral", &ranks.collateral, categories(report));
-        let ended = " (collateral too: their launcher ended them)".to_owned();
-        part("terminated", &ranks.terminated, ended);
-        part("silent", &ranks.silent, String::new());
-        part("succeeded", &ranks.succeeded, String::new());
-        if !parts.is_empty() {
-            self.hanging("RANKS  ", &safe::one_line(&parts.join(" · ")), 4);
+        let ranks = ranks(report);
+        if !ranks.is_empty() {
+            self.hanging("RANKS  ", &safe::one_line(&ranks), 4);
         }
     }
 
@@ -282,6 +335,27 @@ impl Page {
     }
 }
 
+/// Returns how all ranks ended, as `primary 2 · collateral 0-1,3 (peer_lost 3)`.
+pub(super) fn ranks(report: &Report) -> String {
+    let ranks = &report.ranks;
+    let mut parts = Vec::new();
+    let mut part = |name: &str, list: &str, detail: String| {
+        if !list.is_empty() {
+            parts.push(format!("{name} {}{detail}", ranges(list, MAX_RANGES)));
+        }
+    };
+    part("primary", &ranks.primary, String::new());
+    part("collateral", &ranks.collateral, categories(report));
+    let ended = " (collateral too: their launcher ended them)".to_owned();
+    part("terminated", &ranks.terminated, ended);
+    part("silent", &ranks.silent, String::new());
+    part("succeeded", &ranks.succeeded, String::new());
+    parts.join(" · ")
+}
+
+/// At most so many categories are counted one by one.
+const MAX_CATEGORIES: usize = 4;
+
 fn categories(report: &Report) -> String {
     let mut counts: Vec<(&str, u32)> = Vec::new();
     for group in report.groups.iter().filter(|group| group.role != "primary") {
@@ -293,14 +367,16 @@ fn categories(report: &Report) -> String {
             None => counts.push((&group.category, group.count)),
         }
     }
+    let more = counts.len().saturating_sub(MAX_CATEGORIES);
     let list: Vec<String> = counts
         .iter()
+        .take(MAX_CATEGORIES)
         .map(|(category, count)| format!("{category} {count}"))
         .collect();
-    if list.is_empty() {
-        String::new()
-    } else {
-        format!(" ({})", list.join(", "))
+    match (list.is_empty(), more) {
+        (true, _) => String::new(),
+        (false, 0) => format!(" ({})", list.join(", ")),
+        (false, more) => format!(" ({} and {more} more)", list.join(", ")),
     }
 }
 
@@ -320,7 +396,12 @@ mod tests {
         };
         let report = Report {
             root_cause: Some(cause.clone()),
-            also_primary: vec![cause; 16],
+            also_primary: (0..16)
+                .map(|rank| RootCause {
+                    rank: Some(rank),
+                    ..cause.clone()
+                })
+                .collect(),
             suspects: vec![Suspect::default(); 16],
             attempts: vec![Attempt::default(); 100],
             damaged_files: vec![DamagedFile::default(); 1000],

@@ -6,7 +6,6 @@ use aho_corasick::AhoCorasick;
 use memchr::{memchr_iter, memrchr};
 use std::collections::VecDeque;
 use std::io::{self, Read};
-use std::sync::LazyLock;
 
 /// How much of a log is read at a time.
 const CHUNK: usize = 1 << 20;
@@ -134,23 +133,15 @@ impl Builder {
 
 /// What the failures of programs, launchers and hosts begin with.
 fn telling() -> &'static AhoCorasick {
-    static TELLING: LazyLock<AhoCorasick> = LazyLock::new(|| {
-        let own = [
-            "Traceback (most recent call last):",
-            "Fatal Python error: ",
-            "terminate called after",
-            "failed (exitcode: ",
-            "Root Cause (first observed failure)",
-            "Watchdog caught collective operation timeout",
-            "death signal, shutting down workers",
-        ];
-        let of_hosts = rules().host_texts();
-        AhoCorasick::builder()
-            .ascii_case_insensitive(true)
-            .build(own.into_iter().chain(of_hosts))
-            .expect("a few short texts")
-    });
-    &TELLING
+    rules().telling(&[
+        "Traceback (most recent call last):",
+        "Fatal Python error: ",
+        "terminate called after",
+        "failed (exitcode: ",
+        "Root Cause (first observed failure)",
+        "Watchdog caught collective operation timeout",
+        "death signal, shutting down workers",
+    ])
 }
 
 #[cfg(test)]

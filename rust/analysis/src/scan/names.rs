@@ -12,6 +12,12 @@ use std::sync::Arc;
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct RunPath(Arc<OsStr>);
 
+impl RunPath {
+    pub(crate) fn of(path: &Path) -> Self {
+        Self(path.as_os_str().into())
+    }
+}
+
 impl Deref for RunPath {
     type Target = Path;
 
@@ -137,7 +143,7 @@ fn is_number(text: &str) -> bool {
 /// Returns which attempt of which run an absolute path of a directory is, if it is one.
 pub(super) fn attempt(absolute: &Path) -> Option<(RunPath, u32)> {
     let number = attempt_of(absolute)?;
-    Some((RunPath(absolute.parent()?.as_os_str().into()), number))
+    Some((RunPath::of(absolute.parent()?), number))
 }
 
 /// Returns which worker directory a directory of an attempt is, if it is one.

@@ -1,0 +1,80 @@
+//! What holds for one analysis in every thread that works on it: whose rules it goes by, and whether it goes on.
+//!
+//! An analysis that differs from the plain one works in threads of its own, so that nothing of it reaches another.
+
+use crate::error::Error;
+use crate::rules::Rules;
+use std::cell::RefCell;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+/// How far an analysis has come, for another thread that watches it and may stop it.
+#[derive(Debug, Default)]
+pub struct Progress {
+    files: AtomicU64,
+    stopped: AtomicBool,
+}
+
+impl Progress {
+    /// Returns the number of files that were read so far.
+    pub fn files(&self) -> u64 {
+        self.files.load(Ordering::Relaxed)
+    }
+
+    /// Has the analysis end soon, with [`ErrorKind::Stopped`](crate::ErrorKind::Stopped).
+    pub fn stop(&self) {
+        self.stopped.store(true, Ordering::Relaxed);
+    }
+
+    fn is_stopped(&self) -> bool {
+        self.stopped.load(Ordering::Relaxed)
+    }
+}
+
+#[derive(Debug, Clone, Default)]
+struct Work {
+    rules: Option<&'static Rules>,
+    progress: Option<Arc<Progress>>,
+}
+
+thread_local! {
+    static WORK: RefCell<Work> = RefCell::default();
+}
+
+/// Returns the rules of the analysis that this thread works on, where they are not the plain ones.
+pub(crate) fn rules() -> Option<&'static Rules> {
+    WORK.with_borrow(|work| work.rules)
+}
+
+/// Notes that one more file is to be read, and returns whether it still should be.
+pub(crate) fn goes_on() -> bool {
+    WORK.with_borrow(|work| {
+        work.progress.as_ref().is_none_or(|progress| {
+            progress.files.fetch_add(1, Ordering::Relaxed);
+            !progress.is_stopped()
+        })
+    })
+}
+
+/// Runs a part of an analysis by these rules and with this progress, in threads of its own where there are any.
+pub(crate) fn within<T: Send>(
+    rules: Option<&'static Rules>,
+    progress: Option<Arc<Progress>>,
+    part: impl FnOnce() -> Result<T, Error> + Send,
+) -> Result<T, Error> {
+    if rules.is_none() && progress.is_none() {
+        return part();
+    }
+    let work = Work { rules, progress };
+    let watched = work.progress.clone();
+    let pool = rayon::ThreadPoolBuilder::new()
+        .start_handler(move |_| WORK.set(work.clone()))
+        .build()
+        .map_err(|error| Error::io(Path::new("threads"), std::io::Error::other(error)))?;
+    let done = pool.install(part);
+    match watched.is_some_and(|progress| progress.is_stopped()) {
+        true => Err(Error::stopped()),
+        false => done,
+    }
+}

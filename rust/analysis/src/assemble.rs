@@ -20,7 +20,8 @@ pub(crate) struct Job {
     pub(crate) world_size: u32,
     /// Whether the number of ranks is stated, or every launcher told of all of its own.
     pub(crate) is_counted: bool,
-    pub(crate) attempts: BTreeMap<u32, BTreeMap<u32, RankEvidence>>,
+    /// Boxed, since a map moves its values as it grows, and these are large.
+    pub(crate) attempts: BTreeMap<u32, BTreeMap<u32, Box<RankEvidence>>>,
     pub(crate) hosts: BTreeMap<HostKey, HostEvidence>,
     /// Whether a launcher left a log that fits none of the hosts.
     pub(crate) stray_launcher: bool,
@@ -386,7 +387,7 @@ impl Job {
         let ranks = self.attempts.entry(attempt).or_default();
         let evidence = ranks
             .entry(rank)
-            .or_insert_with(|| RankEvidence::new(rank, local_rank, host.clone()));
+            .or_insert_with(|| Box::new(RankEvidence::new(rank, local_rank, host.clone())));
         if matches!((&evidence.host, &host), (HostKey::Name(_), HostKey::Run(_))) {
             evidence.host = host;
         }
@@ -468,7 +469,8 @@ impl Job {
     }
 
     pub(crate) fn all_ranks(&self) -> impl Iterator<Item = &RankEvidence> {
-        self.attempts.values().flat_map(BTreeMap::values)
+        let ranks = self.attempts.values().flat_map(BTreeMap::values);
+        ranks.map(Box::as_ref)
     }
 
     /// Returns every name of a host that the evidence tells, in order.

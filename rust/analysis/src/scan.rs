@@ -187,7 +187,7 @@ pub fn scan(paths: &[PathBuf], proc: &Path) -> Result<Evidence, Error> {
     }
     evidence
         .records
-        .sort_by(|a, b| a.path.as_os_str().cmp(b.path.as_os_str()));
+        .par_sort_by(|a, b| a.path.as_os_str().cmp(b.path.as_os_str()));
     evidence
         .records
         .dedup_by(|a, b| a.path.as_os_str() == b.path.as_os_str());
@@ -197,7 +197,7 @@ pub fn scan(paths: &[PathBuf], proc: &Path) -> Result<Evidence, Error> {
     evidence
         .terminated
         .dedup_by(|a, b| a.path.as_os_str() == b.path.as_os_str());
-    evidence.slots.sort_by(|a, b| a.key.cmp(&b.key));
+    evidence.slots.par_sort_by(|a, b| a.key.cmp(&b.key));
     evidence.slots.dedup_by(|a, b| a.key == b.key);
     evidence
         .agents

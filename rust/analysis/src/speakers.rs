@@ -97,7 +97,7 @@ impl Job {
                 });
                 silent && ended
             });
-            let whose: Vec<&mut RankEvidence> = whose.collect();
+            let whose: Vec<&mut RankEvidence> = whose.map(Box::as_mut).collect();
             let alike = whose.len() <= 1 || says_alike(&part.text, whose.len());
             lost |= !alike;
             for rank in whose.into_iter().filter(|_| alike) {

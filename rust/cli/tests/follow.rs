@@ -109,7 +109,9 @@ fn an_output_among_the_inputs_is_refused_before_it_exists() {
 #[test]
 fn ctrl_c_ends_it() {
     let directory = Directory::new("follow-interrupt");
-    let command = Command::new(env!("CARGO_BIN_EXE_firstfault"));
+    // Whoever runs the tests in the background has SIGINT ignored, which is inherited.
+    let mut command = Command::new("env");
+    command.args(["--default-signal=INT", env!("CARGO_BIN_EXE_firstfault")]);
     let mut child = spawn(command, &directory.0, &[]);
     let mut stderr = BufReader::new(child.stderr.take().expect("piped"));
     stderr.read_line(&mut String::new()).expect("it waits");

@@ -22,6 +22,19 @@ pub struct Finding {
     pub headline: String,
 }
 
+impl Finding {
+    /// Returns what a rule says of a failure that points at nobody.
+    pub(crate) fn plain(rule: &'static Rule, fingerprint: Fingerprint, headline: String) -> Self {
+        Self {
+            rule,
+            pointers: Vec::new(),
+            relay: false,
+            fingerprint,
+            headline,
+        }
+    }
+}
+
 /// Exceptions that programs use to find their way; as the context of another they explain nothing.
 const CONTROL_FLOW: &[&str] = &[
     "KeyError",

@@ -136,13 +136,7 @@ impl Outcome<'_> {
                 self.title = "its error file is damaged".to_owned();
                 let rule = rules().by_id("damaged-record");
                 let fingerprint = Fingerprint::of(&rule.category, "", "", std::iter::empty());
-                self.set(Finding {
-                    rule,
-                    pointers: Vec::new(),
-                    relay: false,
-                    fingerprint,
-                    headline: self.title.clone(),
-                });
+                self.set(Finding::plain(rule, fingerprint, self.title.clone()));
             } else if reported {
                 // A launcher lists every worker that did not end well.
                 self.end = End::Succeeded;
@@ -173,13 +167,7 @@ impl Outcome<'_> {
             std::iter::empty(),
         );
         self.take_status_time();
-        self.set(Finding {
-            rule,
-            pointers: Vec::new(),
-            relay: false,
-            fingerprint,
-            headline: self.title.clone(),
-        });
+        self.set(Finding::plain(rule, fingerprint, self.title.clone()));
         if rule.id == "terminated" || status.forced == Some(true) {
             self.end = End::Terminated;
             self.finding = None;
@@ -204,13 +192,7 @@ impl Outcome<'_> {
                     "its process vanished while main ran: no error file, no exit".to_owned();
                 self.time_ns = boxed.content.last_ns;
                 let fingerprint = Fingerprint::of(&rule.category, "", "", std::iter::empty());
-                self.set(Finding {
-                    rule,
-                    pointers: Vec::new(),
-                    relay: false,
-                    fingerprint,
-                    headline: self.title.clone(),
-                });
+                self.set(Finding::plain(rule, fingerprint, self.title.clone()));
             }
             _ => {}
         }

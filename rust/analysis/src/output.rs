@@ -25,13 +25,8 @@ impl Outcome<'_> {
             return false;
         }
         self.title = line.to_owned();
-        self.set(Finding {
-            rule,
-            pointers: Vec::new(),
-            relay: false,
-            fingerprint: Fingerprint::of(&rule.category, "", "", std::iter::empty()),
-            headline: self.title.clone(),
-        });
+        let fingerprint = Fingerprint::of(&rule.category, "", "", std::iter::empty());
+        self.set(Finding::plain(rule, fingerprint, self.title.clone()));
         true
     }
 
@@ -82,13 +77,7 @@ impl Outcome<'_> {
         );
         self.agreed = signal.is_some() && signal == named;
         self.take_status_time();
-        self.set(Finding {
-            rule,
-            pointers: Vec::new(),
-            relay: false,
-            fingerprint,
-            headline: self.title.clone(),
-        });
+        self.set(Finding::plain(rule, fingerprint, self.title.clone()));
         true
     }
 

@@ -42,7 +42,7 @@ pub(crate) fn facts(path: &Path, text: &str) -> Vec<HostFact> {
     let mut found: Vec<HostFact> = Vec::new();
     // Where the line counted last ends, and its number.
     let (mut counted, mut number, mut looked_at) = (0, 0, 0);
-    for (at, _) in rules().host_literals(text) {
+    for at in rules().host_literals(text) {
         if at < counted {
             continue;
         }

@@ -50,10 +50,10 @@ impl Attempt<'_> {
             }
             decision.confidence = match fit {
                 Fit::Process => Confidence::High,
-                // The host agrees with what the rank says, unless the line is older than anything tells.
-                Fit::Host if fact.day.is_some() && self.victims() >= 2 => Confidence::High,
+                // The host agrees with what the rank says.
+                Fit::HostThatDay if self.victims() >= 2 => Confidence::High,
                 // The line may be of another process, or of another time.
-                Fit::Host | Fit::Job => decision
+                _ => decision
                     .confidence
                     .clamp(Confidence::Low, Confidence::Medium),
             };
@@ -171,11 +171,7 @@ impl Attempt<'_> {
         }
         if let Some(pid) = fact.pid {
             let own = outcome.evidence.pids().any(|own| own == pid);
-            // A worker of the rank's own: "DataLoader worker (pid 4242) is killed by signal".
-            let is_childs = [format!("pid {pid})"), format!("pid(s) {pid}")]
-                .iter()
-                .any(|name| outcome.title.contains(name.as_str()));
-            if own || is_childs {
+            if own || is_workers(pid, &outcome.title) {
                 return Some(Fit::Process);
             }
             if outcome.evidence.pids().next().is_some() {
@@ -183,12 +179,20 @@ impl Attempt<'_> {
             }
         }
         match here {
+            Some(true) if fact.day.is_some() && failed.is_some() => Some(Fit::HostThatDay),
             Some(true) => Some(Fit::Host),
             // A host whose part in the job nothing tells.
             Some(false) => None,
             None => Some(Fit::Job),
         }
     }
+}
+
+/// Whether a process is one that a text names: `DataLoader worker (pid(s) 4242, 4243) exited unexpectedly`.
+fn is_workers(pid: u32, text: &str) -> bool {
+    let named = text.split_once("DataLoader worker (pid");
+    let list = named.and_then(|(_, rest)| rest.split_once(' ')?.1.split_once(')'));
+    list.is_some_and(|(list, _)| list.split(", ").any(|number| number.parse() == Ok(pid)))
 }
 
 fn month_and_day(time_ns: i64) -> (u32, u32) {
@@ -210,8 +214,10 @@ fn near(one: (u32, u32), other: (u32, u32)) -> bool {
 enum Fit {
     /// About the job that it is of.
     Job,
-    /// About its host.
+    /// About its host, at some time.
     Host,
+    /// About its host, on the day of the failure.
+    HostThatDay,
     /// About its process, or one of its children.
     Process,
 }

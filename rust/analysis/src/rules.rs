@@ -236,13 +236,11 @@ impl Rules {
         })
     }
 
-    /// Returns where in a log literals of rules about hosts are, and how long they are.
-    pub(crate) fn host_literals<'t>(
-        &'t self,
-        text: &'t str,
-    ) -> impl Iterator<Item = (usize, usize)> + 't {
-        let found = self.host_literals.find_iter(text);
-        found.map(|found| (found.start(), found.len()))
+    /// Returns where in a log literals of rules about hosts begin.
+    pub(crate) fn host_literals<'t>(&'t self, text: &'t str) -> impl Iterator<Item = usize> + 't {
+        self.host_literals
+            .find_iter(text)
+            .map(|found| found.start())
     }
 
     /// Returns the first rule about hosts that matches a line.

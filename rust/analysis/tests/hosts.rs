@@ -243,3 +243,18 @@ fn a_launcher_whose_workers_ended_well_is_believed() {
     let found = job.report();
     assert!(found.root_cause.is_none(), "{:?}", found.root_cause);
 }
+
+#[test]
+fn a_number_that_begins_like_a_workers_is_another_process() {
+    for (killed, category) in [(42, "dataloader_worker_died"), (4243, "host_oom_killed")] {
+        let job = Job::new("oom-prefix");
+        victims(&job, &[0, 1, 3]);
+        let error = "RuntimeError: DataLoader worker (pid(s) 4242, 4243) exited unexpectedly";
+        job.record("rank_2.node1.1.json", &ours(2, error, START));
+        job.write(
+            "dmesg.txt",
+            format!("Out of memory: Killed process {killed} (python3)\n"),
+        );
+        assert_eq!(cause(&job.report()).1, category, "{killed}");
+    }
+}

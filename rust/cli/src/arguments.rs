@@ -21,9 +21,10 @@ pub(crate) enum Command {
     /// Read the error files and logs of one job and name its root cause
     ///
     /// Finds, below each PATH, torchrun's worker directories (<run>/attempt_<n>/<local rank>/error.json), firstfault's own
-    /// records (FIRSTFAULT_DIR), and logs of launchers or of many ranks in turns (*.log, *.err, *.out, *.txt; lines of
-    /// ranks begin with [rank3]:, [default3]: or 3:). Give it everything of one job, from all its hosts; it needs neither
-    /// Python nor torch.
+    /// records (FIRSTFAULT_DIR), logs of launchers or of many ranks in turns (*.log, *.err, *.out, *.txt; lines of ranks
+    /// begin with [rank3]:, [default3]: or 3:), and PyTorch's flight recorder dumps (nccl_trace_rank_<n>). Logs may hold
+    /// lines of the kernel, Slurm and Kubernetes; files may end in .gz. Give it everything of one job, from all its
+    /// hosts; it needs neither Python nor torch.
     #[command(after_long_help = STATUS)]
     Report(Report),
     /// Show one error file: what happened, and the stacks of all threads

@@ -15,6 +15,7 @@ import pytest
 
 from conftest import Run, clean_environment
 from crashes import faults_library, missing
+from mounts import served
 from seccomp import refuse
 
 Probe = Mapping[str, str]
@@ -182,6 +183,41 @@ def test_the_place_is_a_mount_point(directory: Path) -> None:
     assert probe["error file"]["status"] == "note"
     assert "written in place" in probe["error file"]["found"]
     assert log.read_bytes() == b""
+
+
+def test_the_place_has_little_room(directory: Path) -> None:
+    where = shlex.quote(str(directory))
+    prefix = within(f"mount -t tmpfs -o size=8m tmpfs {where}")
+    env = {"TORCHELASTIC_ERROR_FILE": str(directory / "error.json")}
+    probe = doctor(env=env, prefix=prefix)["error file"]
+    assert (probe["status"], probe["found"]) == (
+        "note",
+        f"{directory}/error.json: tmpfs, 7 MiB free",
+    )
+    assert "make room" in probe["advice"]
+
+
+def test_the_place_is_on_the_network(directory: Path) -> None:
+    where = shlex.quote(str(directory))
+    prefix = within(f"""
+        DIRECTORY={where}
+        {served().script}
+        "$@" && status=0 || status=$?
+        kill -KILL $FILE_SERVER
+        exit $status
+    """)
+    env = {"TORCHELASTIC_ERROR_FILE": str(directory / "error.json")}
+    probes = doctor(env=env, prefix=prefix)
+    assert probes["error file"]["status"] == "note"
+    assert probes["error file"]["found"].endswith(" MiB free, over a network")
+    assert "a network file system; it is /dev/shm/" in probes["black box"]["found"]
+
+
+def test_memory_cannot_be_read_in_any_way() -> None:
+    prefix = within("mount -t tmpfs tmpfs /proc")
+    probe = doctor(prefix=prefix, limits=refuse("process_vm_readv"))["reading memory"]
+    assert probe["status"] == "problem"
+    assert probe["found"] == "process_vm_readv(2) and /proc/self/mem are refused"
 
 
 # A system call, the probe that needs it, what that says, and how bad it is.

@@ -248,12 +248,10 @@ pub fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
         let mut paths = PATHS.lock().unwrap_or_else(PoisonError::into_inner);
         Ok(replace_now(path, bytes, &compact, &mut paths))
     };
-    result
-        .unwrap_or_else(|error| Err(target::named(&error, path)))
-        .map_err(|error| {
-            let kept = commit_to_spare(bytes, &compact, Strength::Final);
-            target::kept_in(error, kept)
-        })
+    result.unwrap_or_else(|error| {
+        let kept = commit_to_spare(bytes, &compact, Strength::Final);
+        Err(target::kept_in(target::named(&error, path), kept))
+    })
 }
 
 fn replace_now(path: &Path, whole: &[u8], compact: &[u8], paths: &mut Paths) -> io::Result<()> {

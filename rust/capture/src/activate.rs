@@ -108,7 +108,7 @@ fn put_in_force(
     if !targets.is_empty() {
         with_spare.extend(Target::spare());
     }
-    arm(&with_spare)?;
+    arm(&with_spare, &identity)?;
     // A child's requests to end are its parent's business.
     if parent.is_none() {
         take_requests(&with_spare)?;
@@ -150,16 +150,15 @@ type Places = &'static [&'static Place<'static>];
 static REQUESTS: Mutex<Option<(Vec<Target>, &'static Places)>> = Mutex::new(None);
 
 /// Tells the handler of this process and its targets, and installs it, or puts it back above handlers that it knows.
-fn arm(targets: &[Target]) -> io::Result<()> {
+fn arm(targets: &[Target], identity: &Identity) -> io::Result<()> {
     handle::notice_survival();
     let errno = |errno| io::Error::from_raw_os_error(errno);
-    let identity = identity();
     let mut armed = ARMED
         .lock()
         .unwrap_or_else(std::sync::PoisonError::into_inner);
     let told = armed
         .as_ref()
-        .is_some_and(|(known, who)| known == targets && *who == identity);
+        .is_some_and(|(known, who)| known == targets && who == identity);
     if !told {
         let (park_signal, watchdog_signal) = match install::configuration() {
             Some(configuration) => (configuration.park_signal, configuration.watchdog_signal),
@@ -172,11 +171,11 @@ fn arm(targets: &[Target]) -> io::Result<()> {
             .collect::<io::Result<_>>()?;
         install::configure(Box::leak(Box::new(Configuration {
             places: Box::leak(places.into_boxed_slice()),
-            identity: for_handler(&identity),
+            identity: for_handler(identity),
             park_signal,
             watchdog_signal,
         })));
-        *armed = Some((targets.to_vec(), identity));
+        *armed = Some((targets.to_vec(), identity.clone()));
     }
     abort::install();
     panics::end_stages();

@@ -72,7 +72,7 @@ fn create(targets: &[Target], identity: &Identity) -> Result<(), String> {
     let header = Header {
         pid: process.pid,
         pid_namespace,
-        start_ticks: identity::start_ticks(Path::new("/proc/self/stat")),
+        start_ticks: identity::start_ticks(),
         start_time_ns: process.start_time_ns,
         rank: rank.rank,
         local_rank: rank.local_rank,

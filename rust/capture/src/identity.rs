@@ -1,7 +1,7 @@
 //! Who this process is: host, process and rank, as the error file says it.
 
 use std::fs;
-use std::path::Path;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use serde::Serialize;
 
@@ -139,7 +139,7 @@ impl Identity {
 ///
 /// The kernel's own time of boot has whole seconds; the difference of two clocks now is exact.
 pub(crate) fn start_time_ns() -> u64 {
-    let Some(ticks) = start_ticks(Path::new("/proc/self/stat")) else {
+    let Some(ticks) = start_ticks() else {
         return 0;
     };
     let boot_ns =
@@ -148,14 +148,24 @@ pub(crate) fn start_time_ns() -> u64 {
     boot_ns + ticks * 10_000_000
 }
 
-/// Returns the start of a process in clock ticks since boot, from its `stat` file.
+/// The process whose start was read, and that. A forked child inherits its parent's, and may inherit no lock.
+static READ_BY: AtomicU32 = AtomicU32::new(0);
+static STARTED: AtomicU64 = AtomicU64::new(0);
+
+/// Returns the start of this process in clock ticks since boot, read once.
 ///
 /// With the process ID it names one process among all of a boot. Source: proc_pid_stat(5), field 22.
-pub(crate) fn start_ticks(stat: &Path) -> Option<u64> {
-    let text = fs::read_to_string(stat).ok()?;
-    // The second field, the program's name in parentheses, may hold anything.
-    let (_, rest) = text.rsplit_once(')')?;
-    rest.split_ascii_whitespace().nth(19)?.parse().ok()
+pub(crate) fn start_ticks() -> Option<u64> {
+    if READ_BY.load(Ordering::Acquire) != std::process::id() {
+        let stat = fs::read("/proc/self/stat").ok()?;
+        let text = String::from_utf8_lossy(&stat);
+        // The second field, the program's name in parentheses, may hold anything.
+        let (_, rest) = text.rsplit_once(')')?;
+        let ticks = rest.split_ascii_whitespace().nth(19)?.parse().ok()?;
+        STARTED.store(ticks, Ordering::Relaxed);
+        READ_BY.store(std::process::id(), Ordering::Release);
+    }
+    Some(STARTED.load(Ordering::Relaxed))
 }
 
 #[cfg(test)]

@@ -32,7 +32,7 @@ impl Claim {
     pub(crate) fn own(error_file: Option<&Path>) -> Self {
         Self {
             pid: nix::unistd::getpid().as_raw(),
-            start_ticks: identity::start_ticks(Path::new("/proc/self/stat")).unwrap_or(0),
+            start_ticks: identity::start_ticks().unwrap_or(0),
             rank: std::env::var("RANK").unwrap_or_default().trim().to_owned(),
             error_file: error_file
                 .map(|path| path.to_string_lossy().into_owned())
@@ -329,7 +329,7 @@ const KEPT: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// Returns the name of a file of this process in a directory that all jobs of this node share.
 pub(crate) fn local_name(suffix: &str) -> String {
-    let started = identity::start_ticks(Path::new("/proc/self/stat")).unwrap_or(0);
+    let started = identity::start_ticks().unwrap_or(0);
     let pid = nix::unistd::getpid();
     format!("{}{pid}.{started}{suffix}", local_prefix())
 }

@@ -230,6 +230,12 @@ CONTEXTS = {
         under=BARE,
         without={"*": "the handler does not fit"},
     ),
+    "alternate stack that is too small for any handler": Context(
+        SOME,
+        steps=("set_alternate_stack:4096",),
+        under=BARE,
+        without={"*": "the handler does not fit"},
+    ),
     "faulthandler enabled before": Context(before=("enable",)),
     "faulthandler enabled after": Context(steps=("enable",)),
     "faulthandler enabled after, alone": Context(steps=("enable",), under=BARE),

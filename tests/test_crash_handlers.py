@@ -9,7 +9,7 @@ from signal import SIGABRT, SIGKILL, SIGSEGV
 import pytest
 
 from conftest import Run
-from crashes import comparable, crash, crashed_thread, functions
+from crashes import comparable, crash, crashed_thread, faults_library, functions
 
 SEGV = int(SIGSEGV)
 ABRT = int(SIGABRT)
@@ -263,6 +263,9 @@ def test_a_handler_that_never_returns_has_the_minimal_file_before_it(
     record = ours.record()
     assert record["firstfault"]["signal"]["address"] == "0x10"
     assert record["firstfault"].get("stages", []) == []
+    below = [found.get("below") for found in record["firstfault"]["handlers"]]
+    (path,) = [below.rsplit("+", 1)[0] for below in below if below]
+    assert Path(path).samefile(faults_library())
 
 
 @pytest.mark.parametrize("under", ["activate", "firstfault"])

@@ -1,12 +1,13 @@
 """What a process said before it aborted is in its record."""
 
+import subprocess
 from collections.abc import Sequence
 from pathlib import Path
-from signal import SIGABRT
+from signal import SIGABRT, SIGSEGV
 
 import pytest
 
-from crashes import Crashed, crash, crashed_thread, functions, main_thread
+from crashes import Crashed, crash, crashed_thread, functions, main_thread, missing
 
 WHAT = "rank 3 lost its peer"
 WHOLE = f"{WHAT}\nframe #0: somewhere"
@@ -33,6 +34,23 @@ def both(
     assert (ours.stdout, ours.stderr) == (theirs.stdout, theirs.stderr)
     assert ours.files == ["error.json"]
     return ours
+
+
+def test_an_abort_of_the_first_process(directory: Path) -> None:
+    """The kernel ignores its SIGABRT, so abort(3) ends it in another way."""
+    prefix = ["unshare", "--pid", "--fork", "--mount-proc"]
+    if subprocess.run([*prefix, "true"], capture_output=True, check=False).returncode:
+        missing("private PID namespaces")
+    ours = crash(directory, "libc:__assert_fail", prefix=prefix)
+    assert ours.status == -SIGSEGV
+    record = ours.record()
+    said = "abort() as process 1, which SIGABRT does not end: glibc: "
+    assert f": {said}" in record["message"]["message"]
+    assert (
+        "train.c:12: step: Assertion `loss < inf' failed."
+        in (record["firstfault"]["abort_message"])
+    )
+    assert record["firstfault"]["signal"]["name"] == "SIGSEGV"
 
 
 @pytest.mark.parametrize("where", ["main", "bare_thread"])

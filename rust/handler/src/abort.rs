@@ -117,6 +117,10 @@ pub fn install() {
 extern "C" fn resolve() -> usize {
     let mut library = libc::RTLD_DEFAULT;
     if symbol(library, c"__cxa_current_exception_type") == 0 {
+        // Else the loader would look for it in its cache and open it, only to leave it.
+        if !is_loaded(b"/libstdc++.so") {
+            return 0;
+        }
         // SAFETY: takes a name; what is not loaded is not loaded for this.
         library = unsafe {
             libc::dlopen(
@@ -137,6 +141,27 @@ extern "C" fn resolve() -> usize {
         place.store(symbol(library, name), Ordering::Relaxed);
     }
     symbol(library, c"_ZSt13set_terminatePFvvE")
+}
+
+/// Returns whether a library with this in its path is loaded.
+fn is_loaded(part: &[u8]) -> bool {
+    unsafe extern "C" fn has(
+        information: *mut libc::dl_phdr_info,
+        _size: usize,
+        part: *mut c_void,
+    ) -> c_int {
+        // SAFETY: the loader's information lives through the call, its name is NUL-terminated, and `part` is the slice.
+        let (name, part) = unsafe {
+            (
+                CStr::from_ptr((*information).dlpi_name).to_bytes(),
+                *part.cast::<&[u8]>(),
+            )
+        };
+        c_int::from(name.windows(part.len()).any(|found| found == part))
+    }
+    let mut part = part;
+    // SAFETY: the slice lives through the call.
+    unsafe { libc::dl_iterate_phdr(Some(has), (&raw mut part).cast()) != 0 }
 }
 
 fn symbol(library: *mut c_void, name: &CStr) -> usize {
@@ -353,8 +378,30 @@ pub(crate) fn message_of(facts: &Facts) -> &'static [u8] {
 }
 
 fn is_own_abort(facts: &Facts) -> bool {
-    facts.signal == libc::SIGABRT
+    let is_sent = facts.signal == libc::SIGABRT
         && facts
             .sender
-            .is_some_and(|(process, _)| process == facts.process)
+            .is_some_and(|(process, _)| process == facts.process);
+    is_sent || is_fallback(facts)
+}
+
+/// The thread whose SIGABRT came to nothing; 0 is none.
+static SURVIVED: AtomicI32 = AtomicI32::new(0);
+
+/// Notes that SIGABRT has not ended the process: it never ends the first one of a PID namespace.
+pub(crate) fn note_survival(thread: i32) {
+    SURVIVED.store(thread, Ordering::Relaxed);
+}
+
+/// Whether this is how abort(3) ends a process that SIGABRT does not: by an instruction that is not allowed.
+///
+/// Source: glibc's stdlib/abort.c and sysdeps/*/abort-instr.h: `hlt` on x86-64, `brk` on AArch64.
+pub(crate) fn is_fallback(facts: &Facts) -> bool {
+    const SI_KERNEL: i32 = 0x80;
+    let is_instruction = match facts.signal {
+        libc::SIGSEGV => facts.code == Some(SI_KERNEL),
+        libc::SIGTRAP => facts.is_fault(),
+        _ => false,
+    };
+    is_instruction && SURVIVED.load(Ordering::Relaxed) == facts.thread
 }

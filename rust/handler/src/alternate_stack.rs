@@ -15,18 +15,13 @@ const WHOLE: usize = SIZE.wrapping_add(GUARD_SIZE);
 /// What a capture needs at least, on the small stack of another library: up to the first record.
 const NEEDED: usize = 10 * 1024;
 
-/// Returns whether a handler that runs on an alternate stack has room for a capture.
-///
-/// `context` is the running handler's: the kernel notes there which alternate stack the thread has.
-pub(crate) fn has_room(context: *const c_void) -> bool {
+/// Returns whether the calling handler has room for a capture, where it runs on an alternate stack.
+#[inline(never)]
+pub(crate) fn has_room() -> bool {
     let here = 0_u8;
-    // SAFETY: the kernel's context, or null.
-    let Some(context) = (unsafe { context.cast::<libc::ucontext_t>().as_ref() }) else {
-        return true;
-    };
-    let bottom = context.uc_stack.ss_sp.addr();
-    let above = (&raw const here).addr().checked_sub(bottom);
-    above.is_none_or(|above| above >= context.uc_stack.ss_size || above >= NEEDED)
+    let present = sys::alternate_stack();
+    let above = (&raw const here).addr().wrapping_sub(present.ss_sp.addr());
+    present.ss_flags & libc::SS_DISABLE != 0 || above >= present.ss_size || above >= NEEDED
 }
 
 /// Memory for one; dropped, it is given back, and no thread may have it as its stack then.
@@ -96,7 +91,7 @@ impl AlternateStack {
     /// # Errors
     /// No memory, or the thread runs on its alternate stack just now.
     pub fn give() -> Result<Option<Self>, Errno> {
-        let present = present();
+        let present = sys::alternate_stack();
         if present.ss_flags & libc::SS_DISABLE == 0 && present.ss_size >= SIZE {
             return Ok(None);
         }
@@ -120,7 +115,7 @@ impl AlternateStack {
 impl Drop for AlternateStack {
     fn drop(&mut self) {
         let errno = sys::errno();
-        let present = present();
+        let present = sys::alternate_stack();
         if present.ss_sp == self.room.bottom() {
             let none = libc::stack_t {
                 ss_sp: core::ptr::null_mut(),
@@ -140,18 +135,10 @@ impl Drop for AlternateStack {
 
 /// Returns how large the calling thread's alternate signal stack is, bytes; 0 is none.
 pub fn size() -> usize {
-    let present = present();
+    let present = sys::alternate_stack();
     if present.ss_flags & libc::SS_DISABLE == 0 {
         present.ss_size
     } else {
         0
     }
-}
-
-fn present() -> libc::stack_t {
-    let mut present = core::mem::MaybeUninit::<libc::stack_t>::zeroed();
-    // SAFETY: a null new stack only asks; the room is for one stack_t.
-    unsafe { libc::sigaltstack(core::ptr::null(), present.as_mut_ptr()) };
-    // SAFETY: zeroed, then filled.
-    unsafe { present.assume_init() }
 }

@@ -77,16 +77,10 @@ impl Delivery<'_> {
     /// strikes before another instruction of the thread runs. So exit status, core dump, `si_code` and `si_addr` are those
     /// of the original. raise(3) would change all but the first.
     pub(crate) fn die(&self) {
-        let _ = sys::set_action(self.signal, &sys::default_action());
         let mut mask = sys::empty_set();
         sys::add_to_set(&mut mask, self.signal);
         sys::set_mask(libc::SIG_BLOCK, &mask);
-        // SAFETY: the kernel's information, or null.
-        let queued =
-            unsafe { self.info.as_ref() }.map(|info| sys::queue_to_self(self.signal, info));
-        if queued != Some(Ok(())) {
-            let _ = sys::signal_thread(sys::thread_id(), self.signal);
-        }
+        sys::strike_again(self.signal, self.info);
     }
 }
 

@@ -89,10 +89,8 @@ impl Record<'_> {
             }
             writer.close(b']');
         }
-        if self.shows_native {
-            writer.key("handlers");
-            handlers::write(writer, self.facts.signal);
-        }
+        writer.key("handlers");
+        handlers::write(writer, self.facts.signal);
         if self.has_black_box {
             black_box::write_members(writer);
         }

@@ -15,7 +15,7 @@ use crate::context::{self, Facts};
 use crate::delivery::{Delivery, is_fault};
 use crate::install::{self, Configuration};
 use crate::stages::{self, Depth};
-use crate::{alternate_stack, black_box, helper, park, sys, termination};
+use crate::{abort, alternate_stack, black_box, helper, park, sys, termination};
 
 /// The thread that handles a crash: process ID in the upper half, thread ID in the lower; 0 is nobody.
 static OWNER: AtomicU64 = AtomicU64::new(0);
@@ -42,8 +42,8 @@ const LOSER_WAITS_NS: u64 = 10_000_000_000;
 pub(crate) fn action() -> libc::sigaction {
     let mut action = sys::default_action();
     action.sa_sigaction = on_signal as *const () as usize;
-    // SA_NODEFER: a fault inside a stage must come back here, not end the process.
-    action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK | libc::SA_NODEFER;
+    // The signal itself is unblocked where there is room to be interrupted by it.
+    action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK;
     action
 }
 
@@ -52,8 +52,17 @@ pub(crate) fn is_ours(action: &libc::sigaction) -> bool {
     action.sa_sigaction == on_signal as *const () as usize
 }
 
-/// The handler of every crash signal.
+/// The handler of every crash signal. It needs next to no stack of its own, for there may be next to none.
 pub extern "C" fn on_signal(signal: libc::c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
+    if alternate_stack::has_room() {
+        handle(signal, info, context);
+    } else {
+        squeezed(signal, info, context);
+    }
+}
+
+#[inline(never)]
+fn handle(signal: i32, info: *mut libc::siginfo_t, context: *mut c_void) {
     let errno = sys::errno();
     helper::take_fault();
     let (Some(captured), Some(configuration)) =
@@ -61,17 +70,15 @@ pub extern "C" fn on_signal(signal: libc::c_int, info: *mut libc::siginfo_t, con
     else {
         return;
     };
-    // Somebody may have put this function back without SA_SIGINFO: then there is no information, only garbage.
-    let complete = sys::action(signal)
-        .is_ok_and(|action| !is_ours(&action) || action.sa_flags & libc::SA_SIGINFO != 0);
+    let is_complete = is_complete(signal);
     let delivery = Delivery {
         signal,
-        info: if complete {
+        info: if is_complete {
             info
         } else {
             core::ptr::null_mut()
         },
-        context: if complete {
+        context: if is_complete {
             context
         } else {
             core::ptr::null_mut()
@@ -79,13 +86,48 @@ pub extern "C" fn on_signal(signal: libc::c_int, info: *mut libc::siginfo_t, con
         errno,
         captured,
     };
+    if install::is_captured(signal) {
+        // A fault inside a stage must come back here, not end the process.
+        let mut own = sys::empty_set();
+        sys::add_to_set(&mut own, signal);
+        sys::set_mask(libc::SIG_UNBLOCK, &own);
+    }
     // SAFETY: the context is the running handler's.
     if !unsafe { park::take_fault(delivery.context) } {
-        if alternate_stack::has_room(delivery.context) {
-            receive(&delivery, configuration);
-        } else {
-            delivery.as_if_absent();
-        }
+        receive(&delivery, configuration);
+    }
+    sys::set_errno(errno);
+}
+
+/// Somebody may have put our function back without SA_SIGINFO: then there is no information, only garbage.
+fn is_complete(signal: i32) -> bool {
+    sys::action(signal)
+        .is_ok_and(|action| !is_ours(&action) || action.sa_flags & libc::SA_SIGINFO != 0)
+}
+
+/// What is done on an alternate stack that no capture fits on: what would have been done without us.
+///
+/// The signal is still blocked, so that a fault for want of stack is the kernel's to answer: it ends the process. Were it
+/// delivered, it would begin at the top of the same stack again, and again.
+#[inline(never)]
+fn squeezed(signal: i32, info: *mut libc::siginfo_t, context: *mut c_void) {
+    let previous = install::actions_below(signal)
+        .filter(|captured| !captured.ends_by_default())
+        .filter(|_| is_complete(signal));
+    let Some(captured) = previous else {
+        return sys::strike_again(signal, info);
+    };
+    let errno = sys::errno();
+    // SAFETY: the context is the running handler's.
+    if !unsafe { park::take_fault(context) } {
+        let delivery = Delivery {
+            signal,
+            info,
+            context,
+            errno,
+            captured,
+        };
+        delivery.as_if_absent();
     }
     sys::set_errno(errno);
 }
@@ -373,6 +415,9 @@ fn deliver(delivery: &Delivery<'_>, configuration: &'static Configuration) {
 fn end_delivery(delivery: &Delivery<'_>, configuration: &Configuration, withdraw: bool) {
     if withdraw {
         stages::withdraw(configuration);
+        if delivery.signal == libc::SIGABRT && sys::is_init() {
+            abort::note_survival(sys::thread_id());
+        }
     }
     delivery.captured.drop_used();
     give_up_ownership();

@@ -4,6 +4,8 @@
 
 use firstfault_format::signals::{self, Signal};
 
+pub(crate) mod known;
+
 use crate::json::Writer;
 use crate::{handle, install, modules, sys};
 
@@ -83,7 +85,15 @@ fn write_handler(writer: &mut Writer<'_>, handler: usize) {
             writer.text(b"+");
             writer.text_hex(address.wrapping_sub(module.base));
         }
-        (_, None) => writer.text_hex(address),
+        // Before the map was read: what was found when it came under ours.
+        (_, None) => match known::find(handler) {
+            Some((path, offset)) => {
+                writer.text(path);
+                writer.text(b"+");
+                writer.text_hex(offset as u64);
+            }
+            None => writer.text_hex(address),
+        },
     }
     writer.end_string();
 }

@@ -9,6 +9,7 @@ use firstfault_format::signals;
 
 use crate::error_file::Identity;
 use crate::handle;
+use crate::handlers::known;
 use crate::place::Place;
 use crate::sys::{self, Errno};
 
@@ -102,6 +103,17 @@ impl Captured {
         unsafe { (*self.actions.get()).get(index).copied().flatten() }
     }
 
+    /// Returns whether nothing below ours handles the signal. It needs next to no stack.
+    pub(crate) fn ends_by_default(&self) -> bool {
+        let depth = self.depth.load(Ordering::Acquire);
+        // SAFETY: an entry below `depth` is whole.
+        let newest = unsafe { &*self.actions.get() }.get(depth.wrapping_sub(1));
+        match newest {
+            Some(Some(previous)) => previous.action.sa_sigaction == libc::SIG_DFL,
+            _ => true,
+        }
+    }
+
     /// Returns the newest action below ours, whatever a delivery has used.
     pub(crate) fn newest(&self) -> Option<Previous> {
         let index = self.depth.load(Ordering::Acquire).checked_sub(1)?;
@@ -163,7 +175,12 @@ static CAPTURED: [Captured; 32] = [const { Captured::new() }; 32];
 /// Returns the record of a signal that the handler takes, `None` for any other signal.
 pub(crate) fn captured_signal(signal: i32) -> Option<&'static Captured> {
     signals::by_number(signal).filter(|signal| signal.crash || signal.request)?;
-    CAPTURED.get(usize::try_from(signal).ok()?)
+    actions_below(signal)
+}
+
+/// The same for a signal that the handler is running for. It needs next to no stack.
+pub(crate) fn actions_below(signal: i32) -> Option<&'static Captured> {
+    CAPTURED.get(signal as usize)
 }
 
 /// Returns whether this signal is one that the handler captures as a crash.
@@ -190,6 +207,7 @@ pub fn install(held: u32) -> Result<(), Errno> {
         let came_before = captured.is_empty() || held & bit(signal.number) != 0;
         let is_known = is_known(&found);
         if came_before || found.sa_sigaction == libc::SIG_DFL || is_known {
+            known::note(found.sa_sigaction);
             captured.push(Previous {
                 action: found,
                 is_known,

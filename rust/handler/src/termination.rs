@@ -87,7 +87,6 @@ pub fn is_received() -> bool {
 /// Our action, which interrupts and blocks what the one below it would.
 fn action_over(previous: &libc::sigaction) -> libc::sigaction {
     let mut action = handle::action();
-    action.sa_flags &= !libc::SA_NODEFER;
     if previous.sa_sigaction != libc::SIG_DFL {
         action.sa_flags |= previous.sa_flags & (libc::SA_RESTART | libc::SA_NODEFER);
         action.sa_mask = previous.sa_mask;

@@ -206,6 +206,10 @@ fn write_reason(writer: &mut Writer<'_>, facts: &Facts) {
         }
         return;
     }
+    if abort::is_fallback(facts) {
+        writer.text(b"abort() as process 1, which SIGABRT does not end: ");
+        return write_last_words(writer, facts);
+    }
     let executes = facts.program_counter == Some(address);
     let (text, shows_address): (&[u8], bool) = match signals::code_name(facts.signal, code)
         .unwrap_or_default()

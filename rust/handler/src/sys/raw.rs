@@ -64,10 +64,8 @@ pub(super) unsafe fn call(number: libc::c_long, arguments: [usize; 5]) -> Result
 }
 
 fn checked(result: usize) -> Result<usize, Errno> {
-    let errno = 0_usize.wrapping_sub(result);
-    if (1..=ERRNO_MAX).contains(&errno) {
-        Err(errno as Errno)
-    } else {
-        Ok(result)
+    match 0_usize.wrapping_sub(result) {
+        errno @ 1..=ERRNO_MAX => Err(errno as Errno),
+        _ => Ok(result),
     }
 }

@@ -2,7 +2,7 @@
 
 use core::mem::MaybeUninit;
 
-use super::{Errno, check, errno, process_id, thread_id};
+use super::{Errno, check, errno, process_id, raw, thread_id};
 
 /// Sends a signal to one thread of this process.
 pub fn signal_thread(thread: i32, signal: libc::c_int) -> Result<(), Errno> {
@@ -11,21 +11,35 @@ pub fn signal_thread(thread: i32, signal: libc::c_int) -> Result<(), Errno> {
     if result < 0 { Err(errno()) } else { Ok(()) }
 }
 
-/// Queues a signal with this information to the calling thread.
+/// Returns the calling thread's alternate signal stack. By a bare system call: there may be next to no stack.
+pub fn alternate_stack() -> libc::stack_t {
+    let mut present = MaybeUninit::<libc::stack_t>::zeroed();
+    let room = present.as_mut_ptr().addr();
+    // SAFETY: a null new stack only asks; the room is for one stack_t. Zeroed, then filled.
+    unsafe {
+        let _ = raw::call(libc::SYS_sigaltstack, [0, room, 0, 0, 0]);
+        present.assume_init()
+    }
+}
+
+/// Lets a signal that is blocked here strike the calling thread by its default action, with the same information, as
+/// soon as it is unblocked. By bare system calls: there may be next to no stack.
 ///
 /// Source: rt_tgsigqueueinfo(2); a process may send itself any information, a kernel's `si_code` too.
-pub fn queue_to_self(signal: libc::c_int, info: &libc::siginfo_t) -> Result<(), Errno> {
-    // SAFETY: the information lives through the call.
-    let result = unsafe {
-        libc::syscall(
-            libc::SYS_rt_tgsigqueueinfo,
-            process_id(),
-            thread_id(),
-            signal,
-            &raw const *info,
-        )
-    };
-    if result < 0 { Err(errno()) } else { Ok(()) }
+pub fn strike_again(signal: libc::c_int, info: *const libc::siginfo_t) {
+    // The kernel's own form of an action, shorter than libc's: all zeros is the default.
+    static DEFAULT: [usize; 4] = [0; 4];
+    let default = (&raw const DEFAULT).addr();
+    let number = signal as usize;
+    let (process, thread) = (process_id() as usize, thread_id() as usize);
+    // SAFETY: the kernel reads the action, and fails where the information cannot be read.
+    unsafe {
+        let _ = raw::call(libc::SYS_rt_sigaction, [number, default, 0, 8, 0]);
+        let arguments = [process, thread, number, info.addr(), 0];
+        if raw::call(libc::SYS_rt_tgsigqueueinfo, arguments).is_err() {
+            let _ = raw::call(libc::SYS_tgkill, [process, thread, number, 0, 0]);
+        }
+    }
 }
 
 /// Returns the action of a signal.

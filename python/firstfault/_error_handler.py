@@ -36,7 +36,7 @@ leaving: ContextVar[bool | None] = ContextVar("firstfault.leaving", default=None
 _LOGGED_CHARACTERS = 64 * 1024
 _RESERVE_BYTES = 4 * 1024 * 1024
 
-_reserve: list[bytearray] = []
+_reserve: list[bytes] = []
 """Address space, never touched, given up when a failure is recorded: it may be one of
 memory, and native code that cannot allocate aborts."""
 
@@ -407,8 +407,11 @@ def _note_exit() -> None:
 
 
 def _keep_reserve() -> None:
+    if _reserve:
+        return
     try:
-        _reserve[:] = [bytearray(_RESERVE_BYTES)]
+        # `bytes` come from the system as zeros; a bytearray would write every page.
+        _reserve.append(bytes(_RESERVE_BYTES))
     except MemoryError:
         return  # Then this is all there is.
 

@@ -84,6 +84,8 @@ pub(crate) struct RankEvidence {
     pub(crate) uncaught: bool,
     /// Whether `output` is what its launcher's summary shows of it.
     pub(crate) by_summary: bool,
+    /// Whether the program's own logger labelled `output`, which may show what was caught.
+    pub(crate) by_logger: bool,
     pub(crate) damaged: Option<String>,
     /// Whether its number follows from nothing but the order of the directories.
     pub(crate) assumed: bool,
@@ -139,6 +141,7 @@ impl RankEvidence {
             output_shared: false,
             uncaught: false,
             by_summary: false,
+            by_logger: false,
             damaged: None,
             assumed: false,
             nameless: false,
@@ -463,6 +466,7 @@ impl Job {
         let evidence = self.rank(slot.key.attempt, rank, Some(slot.key.local_rank), host);
         evidence.output = slot.output;
         evidence.output_whole = slot.output_whole;
+        evidence.output_lines = slot.output_lines;
         evidence.uncaught = slot.uncaught;
         evidence.output_path = slot.stderr;
         evidence.assumed |= numbers.is_assumed(&slot.key.run, slot.key.attempt);

@@ -96,6 +96,12 @@ impl Attempt<'_> {
         {
             candidates.retain(|rank| role(rank) == Some(Role::Primary));
         }
+        // What its own logger shows of a rank it may have survived; what ended it a launcher saw.
+        let seen = |rank: &u32| self.outcomes[rank].evidence.status.is_some();
+        if candidates.iter().any(seen) {
+            let evidence = |rank: &u32| self.outcomes[rank].evidence;
+            candidates.retain(|rank| seen(rank) || !evidence(rank).by_logger);
+        }
         if let Some(decision) = self.whole_job(&candidates) {
             return Some(decision);
         }
@@ -196,12 +202,15 @@ impl Attempt<'_> {
         // Ranks that say nothing may be the cause of what the others say alike, and others' words are no proof.
         let quiet = self.with_end(End::Silent).len() + self.missing.len();
         let shared = |rank: &u32| self.outcomes[rank].evidence.output_shared;
+        let nameless = alike
+            .iter()
+            .any(|rank| self.outcomes[rank].evidence.nameless);
         // That all left with one status says little, the less where a log holds failures of nobody.
         let vague = rule.id == "exit" && self.job.nobodys_words;
         let confidence =
             if vague || rule.role == Role::Ambiguous || alike.iter().any(shared) && quiet > 0 {
                 Confidence::Low
-            } else if others.is_empty() && quiet == 0 {
+            } else if others.is_empty() && quiet == 0 && !nameless {
                 Confidence::High
             } else {
                 Confidence::Medium
@@ -329,6 +338,11 @@ impl Attempt<'_> {
             confidence = confidence.min(Confidence::Medium);
         }
         let own = outcome.evidence.record.is_some() || outcome.evidence.status.is_some();
+        if outcome.evidence.by_logger && !own {
+            confidence = confidence.min(Confidence::Medium);
+            reasons
+                .push("its own logger shows the exception, which it may have survived".to_owned());
+        }
         let quiet = self.with_end(End::Silent).len() + self.missing.len();
         if !own && quiet > 0 {
             confidence = confidence.min(Confidence::Medium);

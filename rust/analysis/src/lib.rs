@@ -31,6 +31,7 @@ pub mod verdict;
 mod assemble;
 mod console;
 mod decide;
+mod dress;
 mod ending;
 mod explain;
 mod hang;
@@ -50,6 +51,7 @@ mod sequence;
 mod silence;
 mod speakers;
 mod user_rules;
+mod voices;
 mod work;
 
 pub use error::{Error, ErrorKind};

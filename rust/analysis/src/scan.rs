@@ -5,12 +5,14 @@ mod excerpt;
 mod list;
 mod names;
 pub(crate) mod read;
+mod utf16;
 
 pub(crate) use names::{FileRole, RunPath, attempt_of, role, run_id};
 pub use read::{MAX_FILE_BYTES, MAX_LOG_BYTES};
 
 use crate::black_box::{BlackBox, Fate};
 use crate::console::{Console, console};
+use crate::dress;
 use crate::error::Error;
 use crate::failure::Failure;
 use crate::hosts::{HostFact, facts};
@@ -97,6 +99,8 @@ pub(crate) struct Slot {
     pub(crate) output: String,
     /// Whether `output` is all of it, so that its lines can be numbered.
     pub(crate) output_whole: bool,
+    /// The number of each of its lines in the file, from 1, where these are not the same.
+    pub(crate) output_lines: Vec<usize>,
     /// Whether torch's hook for uncaught exceptions printed a traceback into it.
     pub(crate) uncaught: bool,
     /// The rank that torch printed before the worker's last lines.
@@ -110,6 +114,7 @@ impl Slot {
             stderr: None,
             output: String::new(),
             output_whole: false,
+            output_lines: Vec::new(),
             uncaught: false,
             printed_rank: None,
         }
@@ -398,8 +403,9 @@ fn log(path: &Path, found: &mut Evidence) -> bool {
     let Ok(excerpt) = read::log(path) else {
         return false;
     };
-    let text = &excerpt.text;
-    let (agents, console) = (logs::agents(path, text), console(path, text));
+    let plain = dress::plain(&excerpt.text);
+    let text = &*plain.text;
+    let (agents, console) = (logs::agents(path, text), console(path, &plain));
     let facts = facts(path, text);
     let is_one = !agents.is_empty() || console.is_some() || !facts.is_empty();
     if is_one && excerpt.skipped > 0 {
@@ -409,7 +415,7 @@ fn log(path: &Path, found: &mut Evidence) -> bool {
             excerpt.skipped.div_ceil(1_000_000)
         ));
     }
-    let number = |line: usize| excerpt.line(line);
+    let number = |line: usize| excerpt.line(plain.line(line));
     found.facts.extend(facts.into_iter().map(|fact| HostFact {
         line: number(fact.line),
         ..fact
@@ -462,7 +468,7 @@ fn read_outputs(evidence: &mut Evidence) {
         // Why a process aborted is often in its output alone.
         if aborted.contains(&slot.key) {
             let text = read::tail(stderr, MAX_OUTPUT_BYTES).unwrap_or_default();
-            slot.output = traceback::strip_prefixes(&text).into_owned();
+            slot.output = traceback::strip_prefixes(&dress::plain(&text).text).into_owned();
         }
         match told.get(&slot.key) {
             // One worker that tells its rank tells those of its neighbours.
@@ -482,7 +488,13 @@ fn read_outputs(evidence: &mut Evidence) {
                 slot.output_whole = text.len() < MAX_OUTPUT_BYTES;
                 slot.printed_rank = traceback::printed_rank(&text);
                 slot.uncaught = crate::ending::is_uncaught(&text);
-                slot.output = traceback::strip_prefixes(&text).into_owned();
+                let plain = dress::plain(&text);
+                slot.output = traceback::strip_prefixes(&plain.text).into_owned();
+                if slot.output_whole && plain.is_renumbered() {
+                    let count = slot.output.lines().count();
+                    slot.output_lines = (1..=count).map(|number| plain.line(number)).collect();
+                    slot.output_whole = false;
+                }
             }
         }
     }

@@ -2,6 +2,7 @@
 
 use crate::Options;
 use crate::decide::count;
+use crate::exits::Exit;
 use crate::failure::Section;
 use crate::hosts::HostFact;
 use crate::logs::Signalled;
@@ -31,6 +32,8 @@ pub(crate) struct Job {
     pub(crate) nobodys_words: bool,
     /// What kernels and schedulers say.
     pub(crate) facts: Vec<HostFact>,
+    /// Ends of processes of which nothing tells whose they were.
+    pub(crate) exits: Vec<Exit>,
     /// What flight recorders dumped.
     pub(crate) dumps: Vec<Dump>,
     pub(crate) damaged: Vec<DamagedFile>,
@@ -284,6 +287,8 @@ pub(crate) fn assemble(mut evidence: Evidence, options: &Options) -> Job {
     if told && job.attempts.is_empty() {
         job.attempts.entry(0).or_default();
     }
+    let exits = std::mem::take(&mut evidence.exits);
+    job.add_exits(exits, &evidence.agents, &evidence.consoles);
     job.add_consoles(std::mem::take(&mut evidence.consoles), &evidence.agents);
     job.finish(&evidence, options);
     job

@@ -102,6 +102,10 @@ impl Attempt<'_> {
             let evidence = |rank: &u32| self.outcomes[rank].evidence;
             candidates.retain(|rank| seen(rank) || !evidence(rank).by_logger);
         }
+        // Victims mostly leave with 1, and a word, a signal or another code says more than that.
+        if candidates.iter().any(|&rank| !self.left_with_one(rank)) {
+            candidates.retain(|&rank| !self.left_with_one(rank));
+        }
         if let Some(decision) = self.whole_job(&candidates) {
             return Some(decision);
         }
@@ -117,6 +121,13 @@ impl Attempt<'_> {
                     .unwrap_or_else(|| self.several(&candidates)),
             ),
         }
+    }
+
+    /// Whether all that is known of a rank's end is the exit code 1.
+    fn left_with_one(&self, rank: u32) -> bool {
+        let evidence = self.outcomes[&rank].evidence;
+        let status = evidence.status.as_ref().map(|status| status.value);
+        self.rule(rank).id == "exit" && status == Some(1) && evidence.record.is_none()
     }
 
     fn vanished(&self, rank: u32) -> bool {

@@ -14,6 +14,7 @@ use crate::black_box::{BlackBox, Fate};
 use crate::console::{Console, console};
 use crate::dress;
 use crate::error::Error;
+use crate::exits::{Exit, exits};
 use crate::failure::Failure;
 use crate::hosts::{HostFact, facts};
 use crate::logs::{self, AgentLog};
@@ -53,6 +54,8 @@ pub struct Evidence {
     pub(crate) consoles: Vec<Console>,
     /// What logs say of hosts.
     pub(crate) facts: Vec<HostFact>,
+    /// How launchers other than torchrun saw processes end.
+    pub(crate) exits: Vec<Exit>,
     /// What flight recorders dumped.
     pub(crate) dumps: Vec<Dump>,
     /// What was left out in reading.
@@ -130,6 +133,7 @@ impl Evidence {
             && self.agents.is_empty()
             && self.consoles.is_empty()
             && self.facts.is_empty()
+            && self.exits.is_empty()
             && self.dumps.is_empty()
             && self.boxes.is_empty()
             && self.damaged.iter().all(|(file, _)| file.reason == STRANGER)
@@ -142,6 +146,7 @@ impl Evidence {
         self.agents.append(&mut other.agents);
         self.consoles.append(&mut other.consoles);
         self.facts.append(&mut other.facts);
+        self.exits.append(&mut other.exits);
         self.dumps.append(&mut other.dumps);
         self.notes.append(&mut other.notes);
         self.damaged.append(&mut other.damaged);
@@ -211,6 +216,10 @@ pub fn scan(paths: &[PathBuf], proc: &Path) -> Result<Evidence, Error> {
     let place = |fact: &HostFact| (fact.path.clone().into_os_string(), fact.line);
     evidence.facts.sort_by_key(place);
     evidence.facts.dedup_by_key(|fact| place(fact));
+    evidence
+        .exits
+        .sort_by(|a, b| (&a.path, a.line).cmp(&(&b.path, b.line)));
+    evidence.exits.dedup();
     // Of one rank the latest: attempts leave theirs in one directory.
     evidence
         .dumps
@@ -406,8 +415,8 @@ fn log(path: &Path, found: &mut Evidence) -> bool {
     let plain = dress::plain(&excerpt.text);
     let text = &*plain.text;
     let (agents, console) = (logs::agents(path, text), console(path, &plain));
-    let facts = facts(path, text);
-    let is_one = !agents.is_empty() || console.is_some() || !facts.is_empty();
+    let (facts, exits) = (facts(path, text), exits(path, text));
+    let is_one = !agents.is_empty() || console.is_some() || !facts.is_empty() || !exits.is_empty();
     if is_one && excerpt.skipped > 0 {
         found.notes.push(format!(
             "{}: {} MB in its middle were searched for failures and left out otherwise",
@@ -419,6 +428,10 @@ fn log(path: &Path, found: &mut Evidence) -> bool {
     found.facts.extend(facts.into_iter().map(|fact| HostFact {
         line: number(fact.line),
         ..fact
+    }));
+    found.exits.extend(exits.into_iter().map(|exit| Exit {
+        line: number(exit.line),
+        ..exit
     }));
     let agents = agents.into_iter().map(|agent| agent.renumbered(number));
     found.agents.extend(agents);

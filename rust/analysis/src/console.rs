@@ -109,7 +109,7 @@ pub(crate) fn console(path: &Path, plain: &Plain<'_>) -> Option<Console> {
                 continue;
             }
         }
-        let Some(label) = own.or(told) else {
+        let Some(label) = own.or(told).or_else(|| watchdogs(line)) else {
             console.unlabelled.push(from_traceback(line), index + 1);
             continue;
         };
@@ -123,7 +123,7 @@ pub(crate) fn console(path: &Path, plain: &Plain<'_>) -> Option<Console> {
             by_logger |= !starts && !output.uncaught && is_programs(line);
             output.uncaught |= starts;
         } else {
-            output.by_logger |= matches!(label, Label::Rank(_));
+            output.by_logger |= matches!(told, Some(Label::Rank(_)));
         }
         output.push(line, index + 1);
     }
@@ -306,6 +306,17 @@ fn from_traceback(line: &str) -> &str {
         Some(at) if at > 0 && line[..at].contains("%|") => &line[at..],
         _ => line,
     }
+}
+
+/// Reads the rank that NCCL's watchdog gives itself where nothing labels its lines: before torch 2.2.
+///
+/// A later one says which group it is of, and its rank is one in that group.
+fn watchdogs(line: &str) -> Option<Label> {
+    let (before, rest) = line.split_once("ProcessGroupNCCL.cpp:")?;
+    let rest = rest.split_once("] [Rank ")?.1;
+    let number = rest.split_once("] ")?.0.parse().ok()?;
+    let is_first = before.trim_start().starts_with('[') && before.len() < 60;
+    (is_first && number < MAX_RANK && !rest.contains("[PG ")).then_some(Label::Rank(number))
 }
 
 /// Reads `[rank3]: rest`.

@@ -54,6 +54,7 @@ mod silence;
 mod speakers;
 mod user_rules;
 mod voices;
+mod watchdog;
 mod work;
 
 pub use error::{Error, ErrorKind};

@@ -68,6 +68,8 @@ pub(crate) struct RankEvidence {
     pub(crate) host: HostKey,
     /// The record that tells how it ended.
     pub(crate) record: Option<Record>,
+    /// How it failed itself, where `record` is that of the child that it failed for.
+    pub(crate) by_child: Option<String>,
     /// Records of the same rank besides: later failures, children, losers of a race.
     pub(crate) others: Vec<Record>,
     /// The snapshot that it left when it was asked to end.
@@ -133,6 +135,7 @@ impl RankEvidence {
             local_rank,
             host,
             record: None,
+            by_child: None,
             others: Vec::new(),
             terminated: None,
             status: None,
@@ -172,6 +175,7 @@ pub(crate) fn assemble(mut evidence: Evidence, options: &Options) -> Job {
         ..Job::default()
     };
     one_run(&mut evidence, &mut job);
+    job.notes.extend(crate::jobs::latest(&mut evidence));
     let others = crate::runs::latest(&mut evidence);
     if !others.is_empty() {
         let mut paths = others
@@ -281,6 +285,7 @@ pub(crate) fn assemble(mut evidence: Evidence, options: &Options) -> Job {
             .iter()
             .all(|agent| agent.succeeded && agent.entries.is_empty());
     job.add_agents(&evidence.agents, &numbers);
+    job.judge_children();
     job.facts = std::mem::take(&mut evidence.facts);
     job.dumps = std::mem::take(&mut evidence.dumps);
     let told = !job.facts.is_empty() || !job.dumps.is_empty();

@@ -362,6 +362,15 @@ impl Attempt<'_> {
                 count(quiet, "rank")
             ));
         }
+        if let Some(parent) = &outcome.evidence.by_child {
+            reasons.push(format!(
+                "a child process of it failed so, and it for that: {parent}"
+            ));
+            // Of a process that left no word itself the child's end may have been a small thing.
+            if outcome.evidence.status.is_none() && self.victims() == 0 {
+                confidence = confidence.min(Confidence::Medium);
+            }
+        }
         if outcome.evidence.assumed {
             reasons.push("its rank number is assumed: nothing tells it".to_owned());
         }

@@ -44,8 +44,11 @@ struct Form {
     /// What each line of the form holds, so that most lines cost one search.
     literal: &'static str,
     pattern: &'static str,
-    read: fn(&Captures<'_>) -> Option<Vec<(Who, Said)>>,
+    read: fn(&Captures<'_>) -> Option<Ends>,
 }
+
+/// What one line says, of one process or of several.
+type Ends = Vec<(Who, Said)>;
 
 /// What a launcher says of one process besides its number.
 #[derive(Debug, Clone, Default)]

@@ -58,6 +58,8 @@ pub struct Evidence {
     pub(crate) exits: Vec<Exit>,
     /// What flight recorders dumped.
     pub(crate) dumps: Vec<Dump>,
+    /// Logs of Slurm jobs that tell of no failure.
+    pub(crate) quiet_logs: Vec<PathBuf>,
     /// What was left out in reading.
     pub(crate) notes: Vec<String>,
     pub(crate) damaged: Vec<(DamagedFile, Option<SlotKey>)>,
@@ -146,6 +148,7 @@ impl Evidence {
         self.agents.append(&mut other.agents);
         self.consoles.append(&mut other.consoles);
         self.facts.append(&mut other.facts);
+        self.quiet_logs.append(&mut other.quiet_logs);
         self.exits.append(&mut other.exits);
         self.dumps.append(&mut other.dumps);
         self.notes.append(&mut other.notes);
@@ -225,6 +228,7 @@ pub fn scan(paths: &[PathBuf], proc: &Path) -> Result<Evidence, Error> {
         .dumps
         .sort_by(|a, b| (a.rank, b.last_ns(), &a.path).cmp(&(b.rank, a.last_ns(), &b.path)));
     evidence.dumps.dedup_by_key(|dump| dump.rank);
+    evidence.quiet_logs.sort();
     evidence.notes.sort_unstable();
     evidence.notes.dedup();
     evidence
@@ -423,6 +427,10 @@ fn log(path: &Path, found: &mut Evidence) -> bool {
             path.display(),
             excerpt.skipped.div_ceil(1_000_000)
         ));
+    }
+    if console.is_none() && agents.iter().all(|agent| agent.succeeded) && exits.is_empty() {
+        let of_slurm = crate::jobs::number(path).map(|_| path.to_owned());
+        found.quiet_logs.extend(of_slurm);
     }
     let number = |line: usize| excerpt.line(plain.line(line));
     found.facts.extend(facts.into_iter().map(|fact| HostFact {

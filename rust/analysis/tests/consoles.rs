@@ -362,13 +362,13 @@ fn a_launchers_banner_does_not_end_what_ranks_say() {
 #[test]
 fn logs_of_two_jobs_are_not_believed_blindly() {
     let job = Job::new("two-jobs");
-    for (number, rank, error) in [(100, 2, "ValueError: old bug"), (101, 1, "KeyError: 'new'")] {
+    for (number, rank, error) in [(1, 2, "ValueError: old bug"), (2, 1, "KeyError: 'new'")] {
         let mut text: String = (0..4)
             .filter(|r| *r != rank)
             .map(|r| labelled(&format!("[rank{r}]: "), &traceback(PEER)))
             .collect();
         text += &labelled(&format!("[rank{rank}]: "), &traceback(error));
-        job.write(&format!("slurm-{number}.out"), text);
+        job.write(&format!("train-{number}.out"), text);
     }
     let found = job.report();
     assert!(cause(&found).2 < Confidence::High);
@@ -379,5 +379,34 @@ fn logs_of_two_jobs_are_not_believed_blindly() {
             .any(|line| line.contains("of one job or of two")),
         "{:?}",
         found.incomplete
+    );
+}
+
+#[test]
+fn of_several_slurm_jobs_the_latest_that_failed_is_judged_and_the_others_are_said() {
+    let job = Job::new("slurm-jobs");
+    let failed = |rank: u32, error: &str| {
+        let others = (0..4).filter(|other| *other != rank);
+        let lost = others.map(|rank| labelled(&format!("[rank{rank}]: "), &traceback(PEER)));
+        lost.chain([labelled(&format!("[rank{rank}]: "), &traceback(error))])
+            .collect::<String>()
+    };
+    job.write("slurm-99.out", failed(2, "ValueError: old bug"));
+    job.write("slurm-100.out", failed(1, "KeyError: 'new'"));
+    let found = job.report();
+    let root = found.root_cause.as_ref().unwrap();
+    assert_eq!(
+        (root.rank, root.title.as_str()),
+        (Some(1), "KeyError: 'new'")
+    );
+    let notes = found.incomplete.join("\n");
+    assert!(notes.contains("slurm-99.out"), "{notes}");
+    // A later job that did not fail does not make the older one's failure its own.
+    job.write("slurm-101.out", "step 1\nstep 2\n");
+    let found = job.report();
+    let notes = found.incomplete.join("\n");
+    assert!(
+        notes.contains("job 100 of several") && notes.contains("slurm-101.out"),
+        "{notes}"
     );
 }

@@ -258,3 +258,44 @@ fn a_number_that_begins_like_a_workers_is_another_process() {
         assert_eq!(cause(&job.report()).1, category, "{killed}");
     }
 }
+
+#[test]
+fn a_kernel_that_kills_in_a_container_names_another_number() {
+    for (line, category) in [
+        (
+            "Memory cgroup out of memory: Killed process 99 (python3) total-vm:9kB",
+            "host_oom_killed",
+        ),
+        (
+            "oom-kill:constraint=CONSTRAINT_MEMCG,nodemask=(null),task_memcg=/kubepods/pod1,task=pt_data_worker,pid=99,uid=0",
+            "host_oom_killed",
+        ),
+        (
+            "Memory cgroup out of memory: Killed process 99 (java) total-vm:9kB",
+            "killed_unknown",
+        ),
+    ] {
+        let job = Job::new("container");
+        killed(&job);
+        job.write("dmesg.txt", format!("[8.1] {line}\n"));
+        let found = job.report();
+        let (rank, told, sure) = cause(&found);
+        assert_eq!((rank, told), (Some(2), category), "{line}");
+        if category == "host_oom_killed" {
+            assert_eq!(sure, Confidence::Medium, "never sure: {line}");
+            assert!(
+                evidence(&found).contains("another number"),
+                "{}",
+                evidence(&found)
+            );
+        }
+    }
+    // The number of a rank that ended otherwise is that rank's.
+    let job = Job::new("container-own");
+    killed(&job);
+    job.write(
+        "dmesg.txt",
+        "[8.1] Memory cgroup out of memory: Killed process 1001 (python3) total-vm:9kB\n",
+    );
+    assert_eq!(cause(&job.report()).1, "killed_unknown");
+}

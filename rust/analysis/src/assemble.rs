@@ -30,6 +30,8 @@ pub(crate) struct Job {
     pub(crate) succeeded: bool,
     /// Whether there are failures in some log that nothing gives to a rank.
     pub(crate) nobodys_words: bool,
+    /// Where launchers' rounds met, by run directory and folder number.
+    pub(crate) masters: BTreeMap<(RunPath, u32), String>,
     /// What kernels and schedulers say.
     pub(crate) facts: Vec<HostFact>,
     /// Ends of processes of which nothing tells whose they were.
@@ -56,6 +58,8 @@ pub(crate) struct HostEvidence {
     pub(crate) spoke: bool,
     /// Whether its launcher said how its workers ended.
     pub(crate) reported: bool,
+    /// The last attempt of its ranks, where rounds number them otherwise than its folders.
+    pub(crate) last_attempt: Option<u32>,
     /// The signal that ended the launcher, and the log that says so.
     pub(crate) signalled: Option<(PathBuf, Signalled)>,
 }
@@ -295,6 +299,7 @@ pub(crate) fn assemble(mut evidence: Evidence, options: &Options) -> Job {
     let exits = std::mem::take(&mut evidence.exits);
     job.add_exits(exits, &evidence.agents, &evidence.consoles);
     job.add_consoles(std::mem::take(&mut evidence.consoles), &evidence.agents);
+    job.match_rounds();
     job.finish(&evidence, options);
     job
 }

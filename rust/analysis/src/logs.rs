@@ -2,6 +2,7 @@
 //!
 //! Source: torch/distributed/elastic/multiprocessing/api.py and errors/__init__.py (`ChildFailedError.format_msg`)
 
+use crate::rendezvous::{Round, rounds};
 use std::path::{Path, PathBuf};
 
 /// What one launcher's log says.
@@ -22,6 +23,8 @@ pub struct AgentLog {
     pub signalled: Option<Signalled>,
     /// Whether it says that its workers ended well.
     pub succeeded: bool,
+    /// The rounds of rendezvous that it took part in.
+    pub rounds: Vec<Round>,
 }
 
 /// One worker in torchrun's summary.
@@ -213,6 +216,10 @@ pub fn agents(path: &Path, text: &str) -> Vec<AgentLog> {
                 },
             )),
         }
+    }
+    // Of several launchers' rounds in one log nothing tells whose is whose.
+    if let [(_, log)] = &mut speakers[..] {
+        log.rounds = rounds(text);
     }
     speakers.into_iter().map(|(_, log)| log).collect()
 }

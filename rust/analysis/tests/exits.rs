@@ -202,3 +202,27 @@ fn a_shells_words_are_of_its_command() {
         .is_err()
     );
 }
+
+#[test]
+fn a_launchers_own_traceback_is_no_cause() {
+    let relay = "Traceback (most recent call last):\n  File \"/opt/bin/accelerate\", line 8, in <module>\n    sys.exit(main())\n  File \"/opt/lib/python3.11/site-packages/accelerate/commands/launch.py\", line 763, in simple_launcher\n    raise subprocess.CalledProcessError(returncode=process.returncode, cmd=cmd)\nsubprocess.CalledProcessError: Command '['python', 'train.py']' returned non-zero exit status 1.\n";
+    let found = report(&format!("{}{relay}", traceback(BAD)));
+    assert_eq!(found.root_cause.as_ref().unwrap().title, BAD);
+    // A program's own command that failed is its own failure.
+    let own = relay.replace("accelerate/commands/launch.py", "mine/build.py");
+    let found = report(&own);
+    assert!(
+        found
+            .root_cause
+            .unwrap()
+            .title
+            .starts_with("CalledProcessError")
+    );
+}
+
+#[test]
+fn what_ray_lists_as_possible_is_no_evidence() {
+    let text = "Traceback (most recent call last):\n  File \"/j/driver.py\", line 9, in <module>\n    ray.get(tasks)\nray.exceptions.ActorDiedError: The actor died unexpectedly before finishing this task.\n\tclass_name: RayTrainWorker\n\tpid: 4711\n\tip: 10.0.0.2\nThe actor is dead because its worker process has died. Worker exit type: SYSTEM_ERROR Worker exit detail: Worker unexpectedly exits with a connection error code 2. End of file. There are some potential root causes. (1) The process is killed by SIGKILL by OOM killer due to high memory usage. (2) ray stop --force is called. (3) The worker is crashed unexpectedly due to SIGSEGV or other unexpected errors.\n";
+    let found = report(text);
+    assert_eq!(cause(&found), (None, "killed_unknown", Confidence::Low));
+}

@@ -17,7 +17,7 @@ REQUIRED = ANSWER | {"nodes", "nproc_per_node", "source", "why", "sure"}
 OPTIONAL = {"uniform", "acceptable"}
 
 EMAIL = re.compile(r"[\w.+-]+@[\w-]+\.\w{2,}")
-TOKEN = re.compile(r"(?:hf|ghp|sk|wandb)_\w{16,}|\b[0-9a-fA-F]{33,}\b|Bearer \S+")
+TOKEN = re.compile(r"(?:hf|ghp|sk)_[A-Za-z0-9]{16,}|\b[0-9a-fA-F]{33,}\b|Bearer \S+")
 NEUTRAL = "user|dev|res|trainer|ubuntu|runner"
 HOME = re.compile(rf"/(?:home|Users)/(?!(?:{NEUTRAL})/)[^/\s\"']+/")
 

@@ -131,7 +131,7 @@ STOPPED = ["preempted", "launcher_terminated"]
 NOBODY_KNOWS = "nothing tells whose mistake it was"
 
 # Short timeouts of the process group, where ranks must wait for another in vain.
-WAIT = {"timeout": 8}
+WAIT = {"timeout": 12}
 LOADER = {"data_workers": 1}
 
 
@@ -284,7 +284,7 @@ JOBS = (
         "sharded_tree",
         (Plant("fill_scratch", (2, 3), "checkpoint"),),
         FULL,
-        program={"sharded": True, "timeout": 15},
+        program={"sharded": True, "timeout": 20},
     ),
     Job("stale_pods", one("stale", 3), ["stale_file_handle"], "pods", **NONE),
     Job("bad_sector_files", one("broken_disk", 1), ["io_error"], "files"),
@@ -560,7 +560,7 @@ JOBS = (
         "agents",
         absent=(1,),
         who="nobody",
-        torchrun=("--rdzv-conf=join_timeout=8",),
+        torchrun=("--rdzv-conf=join_timeout=20",),
     ),
     Job(
         "port_srun",

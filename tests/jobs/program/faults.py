@@ -402,7 +402,7 @@ def deadlock():
 
 def late():
     """Come too late: the others have stopped waiting."""
-    time.sleep(25)
+    time.sleep(40)
 
 
 # Collectives.
@@ -429,7 +429,7 @@ def barrier_alone():
 
     import torch.distributed as dist
 
-    dist.monitored_barrier(timeout=timedelta(seconds=4))
+    dist.monitored_barrier(timeout=timedelta(seconds=6))
 
 
 # Hosts and schedulers.

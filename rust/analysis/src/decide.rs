@@ -371,6 +371,17 @@ impl Attempt<'_> {
                 confidence = confidence.min(Confidence::Medium);
             }
         }
+        if rule.relay {
+            confidence = confidence.min(Confidence::Medium);
+            reasons.push("what it raised itself is not told".to_owned());
+        }
+        if outcome.gave_up_unexplained() {
+            confidence = confidence.min(Confidence::Medium);
+            reasons.push(
+                "nothing tells why it gave itself up, and ranks do that too when another is lost"
+                    .to_owned(),
+            );
+        }
         if outcome.evidence.assumed {
             reasons.push("its rank number is assumed: nothing tells it".to_owned());
         }

@@ -276,6 +276,12 @@ pub(crate) fn is_start(trimmed: &str) -> bool {
     rest.starts_with(START)
 }
 
+/// Whether the traceback that a line begins belongs to no exception before it, whose last line this is.
+pub(crate) fn starts_another(start: &str, before: &str) -> bool {
+    let inside = before.ends_with(':') || before.ends_with("\"\"\"");
+    start == START && !inside
+}
+
 /// Returns the lines of a text with the offset at which each starts.
 fn lines(text: &str) -> impl Iterator<Item = (usize, &str)> {
     let mut start = 0;

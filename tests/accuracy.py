@@ -85,7 +85,7 @@ def tell(title: str, chosen: list[Case], *, show_misses: bool) -> None:
     misses = []
     for (case, verdict), score in zip(ours, scores, strict=True):
         if not score.right:
-            wanted = f"{case.ranks} {case.hosts} {case.label['category']}"
+            wanted = {key: case.label.get(key) for key in ("rank", "node", "category")}
             misses.append(f"{case.name}: {verdict}, not {wanted}")
     print(f"{'with changed files':<30}{'':>51}{'':>15}{'same verdict':>17}")
     for row, where in altered(chosen):

@@ -71,32 +71,36 @@ class Case:
         return not first and digest[0] % 3 == 0
 
     @property
-    def ranks(self) -> list[int | None]:
-        """The ranks of which any is right; None is nobody."""
-        wanted = self.label.get("rank")
-        ranks: list[int | None] = wanted if isinstance(wanted, list) else [wanted]
-        return [*ranks, None] if "rank_optional" in self.label else ranks
-
-    @property
-    def hosts(self) -> list[str]:
-        """The hosts of which any is right; empty where the label knows none."""
-        wanted = self.label.get("node")
-        return wanted if isinstance(wanted, list) else [wanted] if wanted else []
+    def answers(self) -> list[dict[str, Any]]:
+        """The answers that are right: that of the label, and what it also accepts."""
+        others = self.label.get("acceptable", [])
+        answers = [self.label, *({**self.label, **other} for other in others)]
+        if "rank_optional" in self.label:
+            answers.append({**self.label, "rank": None, "node": None})
+        return answers
 
     def score(self, verdict: Verdict, *, renamed: bool = False) -> Score:
         """Return what is right of a verdict on this job, whose hosts may be renamed."""
-        rank = verdict.rank in self.ranks
-        if not self.label["category"]:
-            category = verdict.category is None
-        else:
-            category = verdict.category in self.label["category"]
-        host = None
-        # Where naming nobody is right, so is naming no host.
-        nobody = verdict.rank is None and "rank_optional" in self.label
-        if self.hosts and not renamed and not (nobody and not verdict.host):
-            host = verdict.host in self.hosts
-        wrong = not (rank and category) or (host is False and verdict.host != "")
-        return Score(rank, host, category, verdict.sure and wrong)
+        scores = [_score(verdict, answer, renamed) for answer in self.answers]
+        return max(scores, key=lambda score: (score.right, score.rank, score.category))
+
+
+def _score(verdict: Verdict, answer: dict[str, Any], renamed: bool) -> Score:
+    rank = verdict.rank in _any(answer.get("rank"))
+    if answer["category"]:
+        category = verdict.category in answer["category"]
+    else:
+        category = verdict.category is None
+    # A label without a host does not know it, or names nobody.
+    hosts = [] if renamed else [host for host in _any(answer.get("node")) if host]
+    host = verdict.host in hosts if hosts else None
+    wrong = not (rank and category) or (host is False and verdict.host != "")
+    return Score(rank, host, category, verdict.sure and wrong)
+
+
+def _any(wanted: Any) -> list[Any]:
+    """Return the values of which each is right."""
+    return wanted if isinstance(wanted, list) else [wanted]
 
 
 def cases() -> list[Case]:

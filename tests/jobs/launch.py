@@ -325,7 +325,8 @@ def label(run: Run, version: str) -> dict[str, object]:
         hosts = sorted({note["node"] for note in planted})
         found["node"] = hosts[0] if len(hosts) == 1 else hosts
         if job.who == "either":
-            found["rank"] = [None, *ranks]
+            # Also those that were ended before they came so far.
+            found["rank"] = [None, *(r for plant in job.plants for r in plant.ranks)]
     if job.rank_optional:
         found["rank_optional"] = job.rank_optional
     found |= {"fault": job.name, "torch": version, "recorder": job.recorder}
@@ -414,6 +415,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*")
     parser.add_argument("--torch", action="append", default=[], metavar="VERSION=VENV")
+    parser.add_argument("--missing", action="store_true", help="only those not there")
     options = parser.parse_args()
     if "JOBS_INSIDE" not in os.environ:
         # A network and mounts of our own, gone when we are.
@@ -426,6 +428,8 @@ def main() -> None:
     venvs = dict(each.split("=", 1) for each in options.torch)
     table = {job.name: job for job in JOBS}
     for job in map(table.__getitem__, options.names or table):
+        if options.missing and (CORPUS / job.name).exists():
+            continue
         version = list(venvs)[job.torch]
         with tempfile.TemporaryDirectory() as directory:
             run = Run(job, Path(venvs[version]), Path(directory))

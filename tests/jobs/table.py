@@ -284,6 +284,7 @@ JOBS = (
         "sharded_tree",
         (Plant("fill_scratch", (2, 3), "checkpoint"),),
         FULL,
+        who="either",
         program={"sharded": True, "timeout": 20},
     ),
     Job("stale_pods", one("stale", 3), ["stale_file_handle"], "pods", **NONE),
@@ -316,7 +317,7 @@ JOBS = (
     Job("terminated_tree", one("terminated", 2), ["killed_unknown", *STOPPED]),
     Job("killed_plain", one("killed", 3), ["killed_unknown"], "plain", **NONE),
     Job("killed_agents_old", one("killed", 0), ["killed_unknown"], "agents", **OLD),
-    Job("killed_records", one("killed", 2), ["killed_unknown"], "records", **FIRST),
+    Job("killed_records", one("killed", 2), ["killed_unknown", "vanished"], "records", **FIRST),
     Job(
         "killed_srun", one("killed", 1), ["killed_unknown"], "labelled", **NONE, **SRUN
     ),

@@ -109,6 +109,9 @@ impl Attempt<'_> {
         if let Some(decision) = self.whole_job(&candidates) {
             return Some(decision);
         }
+        if let Some(decision) = self.interrupted_with_launcher(&candidates) {
+            return Some(decision);
+        }
         match candidates[..] {
             [] => self.without_candidate(),
             [rank] => Some(self.one(rank, Vec::new())),

@@ -372,6 +372,28 @@ pub(crate) fn one_line(attempt: &Attempt<'_>, decision: &Decision) -> String {
     format!("{who}{}, {}", category(decision), title(attempt, decision))
 }
 
+/// The host of ranks that are all on one, where those of others came further: its disk or its image is at fault.
+fn only_host(attempt: &Attempt<'_>, ranks: &[u32]) -> String {
+    let host = |rank: &u32| attempt.outcomes.get(rank).map(|it| &it.evidence.host);
+    let first = ranks.first().and_then(host);
+    let elsewhere = |rank: &u32| host(rank) != first;
+    let mut others = attempt.outcomes.keys().filter(|rank| elsewhere(rank)).peekable();
+    let came_further = |rank: &u32| {
+        let end = attempt.outcomes[rank].end;
+        matches!(end, End::Collateral | End::Timeout)
+    };
+    match ranks.first() {
+        Some(rank)
+            if !ranks.iter().any(elsewhere)
+                && others.peek().is_some()
+                && others.all(came_further) =>
+        {
+            host_of(attempt, *rank)
+        }
+        _ => String::new(),
+    }
+}
+
 fn root_cause(attempt: &Attempt<'_>, decision: &Decision, number: u32) -> RootCause {
     let outcome = shown(decision).and_then(|rank| attempt.outcomes.get(&rank));
     let (rank, host) = match &decision.subject {
@@ -388,7 +410,8 @@ fn root_cause(attempt: &Attempt<'_>, decision: &Decision, number: u32) -> RootCa
                 .map(|host| host.label.clone())
                 .unwrap_or_default(),
         ),
-        Subject::Uniform(_) | Subject::Job(_) => (None, String::new()),
+        Subject::Uniform(ranks) => (None, only_host(attempt, ranks)),
+        Subject::Job(_) => (None, String::new()),
     };
     let (step, breadcrumbs) = outcome.map_or((None, &[][..]), Outcome::last_words);
     let latest = breadcrumbs.len().saturating_sub(MAX_BREADCRUMBS);

@@ -219,6 +219,39 @@ fn two_nodes_in_one_log_are_told_apart() {
 }
 
 #[test]
+fn whom_launchers_of_one_number_ended_is_told_apart() {
+    let job = Job::new("containers");
+    // (launcher's host, worker that it ended, worker that it saw fail): rank, local rank, process.
+    let nodes = [
+        ("node1", (2, 0, 20), (3, 1, 21)),
+        ("node0", (1, 1, 23), (0, 0, 22)),
+    ];
+    let mut text = labelled("[rank3]: ", &traceback("ValueError: bad batch"))
+        + &[0, 1, 2]
+            .map(|rank| labelled(&format!("[rank{rank}]: "), &traceback(PEER)))
+            .concat();
+    for (_, (.., ended), (_, local_rank, pid)) in nodes {
+        text += &format!("W1129 16:33:27.4 1 {ELASTIC}:1028] Sending process {ended} closing signal SIGTERM\n");
+        text += &failed(1, 1, local_rank, pid);
+    }
+    for (host, (rank, local_rank, ended), (first, first_local, pid)) in nodes {
+        let other = format!(
+            "[1]:\n  time      : 2026-11-29_16:33:26\n  host      : {host}\n  rank      : {rank} (local_rank: {local_rank})\n  \
+             exitcode  : -15 (pid: {ended})\n  error_file: <N/A>\n  traceback : Signal 15 (SIGTERM) received by PID {ended}"
+        );
+        text += &summary(host, first, first_local, 1, pid).replace("  <NO_OTHER_FAILURES>", &other);
+    }
+    job.write("slurm-1.out", text);
+    let found = job.report();
+    let root = found.root_cause.unwrap();
+    assert_eq!(
+        (root.rank, root.title.as_str()),
+        (Some(3), "ValueError: bad batch")
+    );
+    assert_eq!(found.also_primary.len(), 0);
+}
+
+#[test]
 fn what_a_node_says_after_another_has_failed_is_of_the_same_attempt() {
     let job = Job::new("later-node");
     let text = labelled("[rank0]: ", &traceback(PEER))

@@ -107,9 +107,10 @@ def average(model, outcome):
             dist.broadcast(parameter.grad, src=0)
             continue
         if first and outcome == "shape":
-            parameter.grad = parameter.grad.repeat(100, 1)
+            dist.all_reduce(parameter.grad.repeat(100, 1))
+            continue
         dist.all_reduce(parameter.grad)
-        parameter.grad = parameter.grad[: len(parameter)] / dist.get_world_size()
+        parameter.grad /= dist.get_world_size()
 
 
 def save(model, step):

@@ -10,7 +10,7 @@ export PYO3_PYTHON := $(CURDIR)/$(BIN)/python
 
 SOURCES := Cargo.toml Cargo.lock pyproject.toml $(shell find rust -name '*.rs' -o -name '*.toml')
 
-.PHONY: demo test test-all lint bench clean help
+.PHONY: demo test test-all lint bench accuracy clean help
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -41,6 +41,9 @@ bench: $(VENV)/ready  ## measure against torch, an undecorated main and the floo
 	$(BIN)/python benches/side_by_side.py
 	$(BIN)/python benches/crashes.py
 	cargo bench --quiet --locked -p firstfault-benches
+
+accuracy: $(VENV)/built  ## say how often the verdict on labelled jobs is right, for us and for four baselines
+	$(BIN)/python tests/accuracy.py
 
 clean:  ## remove what the other targets made
 	rm -rf $(VENV) target python/firstfault/_native*.so

@@ -16,15 +16,30 @@ class DeferredErrors(FirstfaultError, ExceptionGroup[Exception]):
     Attributes:
         failures: The first deferred error of each rank that had one. This rank's own is
             the very exception that was deferred, a peer's is a `RemoteDeferredError`.
+        stopped_at: The step at which this rank stopped, None where nobody knows.
     """
 
     failures: dict[int, Exception]
+    stopped_at: int | None
 
-    def __new__(cls, message: str, failures: Mapping[int, Exception]) -> DeferredErrors:
+    def __new__(
+        cls,
+        message: str,
+        failures: Mapping[int, Exception],
+        stopped_at: int | None = None,
+    ) -> DeferredErrors:
         """Make the group of these failures, by rank."""
         self = super().__new__(cls, message, list(failures.values()))
         self.failures = dict(failures)
+        self.stopped_at = stopped_at
         return self
+
+    @property
+    def own(self) -> Exception | None:
+        """The error that this rank deferred itself; None where it only stopped."""
+        errors = self.failures.values()
+        is_remote = RemoteDeferredError
+        return next((e for e in errors if not isinstance(e, is_remote)), None)
 
     def derive(self, excs: Sequence[Any], /) -> Any:
         """Return a group of some of the failures, as ``except*`` splits it."""

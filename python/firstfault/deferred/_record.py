@@ -16,12 +16,15 @@ from firstfault.deferred._errors import RemoteDeferredError, deferred_at
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from typing import Any
 
 WHERE_BYTES = 256
 MESSAGE_BYTES = 1024
 TRACEBACK_BYTES = 4096
 """Limits of the texts that are sent to the peers."""
+
+NAMED_RANKS = 16
 
 
 class Captured:
@@ -79,6 +82,29 @@ def log_later(error: BaseException, where: str, step: int | None, count: int) ->
 def write(captured: Captured) -> None:
     """Write the record of a deferred error; called again, bring it up to date."""
     handler = sys.modules["firstfault"].get_error_handler()
-    record = getattr(handler, "record_deferred", None)
+    record = getattr(handler, "_record_deferred", None)
     if record is not None:
         record(captured.error, captured.facts)
+
+
+def summary(failures: Mapping[int, Exception], captured: Captured | None) -> str:
+    """Return the message of the errors that all ranks raise, in one line.
+
+    Args:
+        failures: The first error of each rank that deferred one, as far as known.
+        captured: This rank's own.
+    """
+    ranks = sorted(failures)
+    names = ", ".join(map(str, ranks[:NAMED_RANKS]))
+    more = f" and {len(ranks) - NAMED_RANKS} more" if ranks[NAMED_RANKS:] else ""
+    first = failures[ranks[0]]
+    if isinstance(first, RemoteDeferredError):
+        text, at = f"{first.type}: {first.message}", (first.where, first.step)
+    else:
+        text = headline(first)
+        at = ("", None) if captured is None else (captured.where, captured.step)
+    line = cut(text.partition("\n")[0], MESSAGE_BYTES)[0]
+    said = f"{line}, {deferred_at(*at)}"
+    if len(ranks) == 1:
+        return f"rank {names} failed: {said}"
+    return f"ranks {names}{more} failed: first of them {said}"

@@ -145,7 +145,7 @@ class Exchange:
 
 _UNTOLD = {
     "type": "Exception",
-    "message": f"its text was not sent: {SLOTS} others differed from it",
+    "message": "its text was not sent: too many others differed from it",
 }
 
 

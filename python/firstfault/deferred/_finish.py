@@ -12,6 +12,7 @@ from firstfault._notices import ERROR, WARNING, log
 from firstfault._text import cut
 from firstfault.deferred._errors import AgreementError, DeferredErrors, deferred_at
 from firstfault.deferred._exchange import Deadline, Exchange
+from firstfault.deferred._record import MESSAGE_BYTES, summary
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -20,8 +21,6 @@ if TYPE_CHECKING:
 
     from firstfault.deferred._deferred import Deferred
     from firstfault.deferred._record import Captured
-
-HEADLINE_BYTES = 1024
 
 
 def finish(deferred: Deferred) -> None:
@@ -107,20 +106,12 @@ def _agree(deferred: Deferred) -> dict[int, Exception]:
 
 
 def _errors_of(failures: dict[int, Exception], deferred: Deferred) -> DeferredErrors:
-    """Return the group to raise: its message names the first rank that failed."""
-    rank, first = next(iter(failures.items()))
-    captured = deferred._captured
-    if captured is not None and first is captured.error:
-        what = f"rank {rank}: {headline(first)}"
-        what += f" ({deferred_at(captured.where, captured.step)})"
-    else:
-        what = str(first).partition("\n  On rank ")[0]
-    more = f", and {len(failures) - 1} more ranks" if len(failures) > 1 else ""
-    return DeferredErrors(f"{cut(what, HEADLINE_BYTES)[0]}{more}", failures)
+    message = summary(failures, deferred._captured)
+    return DeferredErrors(message, failures, deferred.stopped_at)
 
 
 def _told(captured: Captured) -> str:
-    text = cut(headline(captured.error), HEADLINE_BYTES)[0]
+    text = cut(headline(captured.error), MESSAGE_BYTES)[0]
     return f"{deferred_at(captured.where, captured.step)}: {text}"
 
 

@@ -26,17 +26,26 @@ class Deferred(Captures):
         group: The process group whose ranks agree; by default all.
         deadline: Seconds after which a peer that does not answer counts as lost.
         strict: Whether a collective in a deferring scope is an error, not a warning.
+        hard_exit_after: Seconds after which a process that leaves by the emergency way
+            is ended, with the stacks of its threads on stderr; by default never.
     """
 
     def __init__(
-        self, *, group: Any = None, deadline: float = 30.0, strict: bool = False
+        self,
+        *,
+        group: Any = None,
+        deadline: float = 30.0,
+        strict: bool = False,
+        hard_exit_after: float | None = None,
     ) -> None:
         super().__init__()
         self._group = group
         self._deadline = deadline
         self._strict = strict
+        self._hard_exit_after = hard_exit_after
         self._agreement: Agreement | None = None
         self._is_stopped = False
+        self._is_finished = False
         self._stopped_at: int | None = None
         self._join()
 

@@ -11,7 +11,7 @@ from firstfault._exception import class_name, exit_status, headline
 from firstfault._notices import ERROR, WARNING, log
 from firstfault._text import cut
 from firstfault.deferred._errors import AgreementError, DeferredErrors, deferred_at
-from firstfault.deferred._exchange import Deadline, Exchange
+from firstfault.deferred._exchange import Deadline, Exchange, has_peers
 from firstfault.deferred._record import MESSAGE_BYTES, summary
 
 TYPE_CHECKING = False
@@ -84,7 +84,7 @@ def _agree(deferred: Deferred) -> dict[int, Exception]:
     limit = Deadline(deferred._deadline)
     deferred._await_watched(limit.left())
     agreement, own = deferred._agreement, deferred._captured
-    if not _has_peers(deferred._group):
+    if not has_peers(deferred._group):
         if agreement is not None:
             agreement.finished()
             agreement.close(limit.left())
@@ -113,16 +113,6 @@ def _errors_of(failures: dict[int, Exception], deferred: Deferred) -> DeferredEr
 def _told(captured: Captured) -> str:
     text = cut(headline(captured.error), MESSAGE_BYTES)[0]
     return f"{deferred_at(captured.where, captured.step)}: {text}"
-
-
-def _has_peers(group: Any) -> bool:
-    distributed: Any = sys.modules.get("torch.distributed")
-    return (
-        distributed is not None
-        and distributed.is_available()
-        and distributed.is_initialized()
-        and distributed.get_world_size(group) > 1
-    )
 
 
 def _own_rank() -> int:

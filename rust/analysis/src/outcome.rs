@@ -78,6 +78,9 @@ impl Outcome<'_> {
         } else {
             finding.headline.clone()
         };
+        if let Some(deferred) = self.evidence.deferred() {
+            self.title = format!("{}, {deferred}", crate::verdict::first_line(&self.title));
+        }
         self.time_ns = failure.time_ns;
         self.coarse_ns = if failure.whole_seconds {
             1_000_000_000
@@ -220,6 +223,15 @@ impl Outcome<'_> {
         self.finding = Some(finding);
     }
 
+    /// Whether it only stopped with a rank that deferred an error.
+    pub(crate) fn is_stopped(&self) -> bool {
+        let rule = self
+            .finding
+            .as_ref()
+            .map(|finding| finding.rule.id.as_str());
+        rule == Some("stopped-by-agreement")
+    }
+
     /// Returns the rule's category, or that of a rank without a finding.
     pub(crate) fn category(&self) -> &str {
         match (&self.finding, self.end) {
@@ -246,7 +258,9 @@ impl Outcome<'_> {
     /// Returns the training step that the rank had reached, and its latest breadcrumbs, oldest first.
     pub(crate) fn last_words(&self) -> (Option<i64>, &[Breadcrumb]) {
         let section = self.evidence.section();
-        let told = section.map(|section| (section.step, &section.breadcrumbs[..]));
+        // The rank went on after an error that it deferred.
+        let happened = self.evidence.deferred().and_then(|deferred| deferred.step);
+        let told = section.map(|section| (happened.or(section.step), &section.breadcrumbs[..]));
         let boxed = self.evidence.black_box.as_ref();
         let boxed = boxed.map(|boxed| (boxed.content.step, &boxed.content.breadcrumbs[..]));
         told.filter(|(step, breadcrumbs)| step.is_some() || !breadcrumbs.is_empty())

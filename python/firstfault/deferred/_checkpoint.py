@@ -10,7 +10,7 @@ import os
 import shutil
 from pathlib import Path
 
-from firstfault.deferred._exchange import device_of, has_peers
+from firstfault.deferred._exchange import any_rank, has_peers
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -116,16 +116,8 @@ def _failures(errs: Deferred) -> int:
 def _failed_anywhere(errs: Deferred) -> bool:
     """Agree whether a rank has deferred an error since the last such agreement."""
     failures = _failures(errs)
-    failed = failures > errs._known_failures
+    failed = any_rank(failures > errs._known_failures, errs._group)
     errs._known_failures = failures
-    group = errs._group
-    if has_peers(group):
-        import torch
-        import torch.distributed as dist
-
-        flag = torch.tensor([int(failed)]).to(device_of(group or dist.group.WORLD))
-        dist.all_reduce(flag, dist.ReduceOp.MAX, group=group)
-        failed = bool(flag.item())
     if failed:
         # This rank knows it already: it may not pass its next `should_stop`.
         errs._announce()

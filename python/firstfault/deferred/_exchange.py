@@ -58,6 +58,21 @@ def device_of(group: Any) -> Any:
     return devices.get("cpu") or next(iter(devices.values()))
 
 
+def any_rank(flag: bool, group: Any) -> bool:
+    """Return whether the flag is set on any rank of a group; a collective of its own.
+
+    Unlike an `Exchange` it waits as long as the group's own timeout lets it.
+    """
+    if not has_peers(group):
+        return flag
+    import torch
+    import torch.distributed as dist
+
+    value = torch.tensor([int(flag)]).to(device_of(group or dist.group.WORLD))
+    dist.all_reduce(value, dist.ReduceOp.MAX, group=group)
+    return bool(value.item())
+
+
 class Exchange:
     """The ranks of a process group as they tell each other how they ended.
 

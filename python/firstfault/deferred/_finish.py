@@ -75,7 +75,7 @@ def emergency(deferred: Deferred, error: BaseException) -> None:
     if not _within(limit.left(), lambda: _suppressed("the process group", _abort)):
         log(WARNING, "the process group could not be aborted within the deadline")
     if captured is not None and _is_success(error):
-        failures: dict[int, Exception] = {_own_rank(): captured.error}
+        failures: dict[int, Exception] = {own_rank(): captured.error}
         raise _errors_of(failures, deferred) from error
 
 
@@ -93,7 +93,7 @@ def _agree(deferred: Deferred) -> dict[int, Exception]:
                     "a peer deferred an error, and the process group was destroyed "
                     "before `finish` could say which one"
                 )
-        return {} if own is None else {_own_rank(): own.error}
+        return {} if own is None else {own_rank(): own.error}
     if agreement is not None:
         agreement.finished()
     exchange = Exchange(deferred._group, limit)
@@ -115,7 +115,8 @@ def _told(captured: Captured) -> str:
     return f"{deferred_at(captured.where, captured.step)}: {text}"
 
 
-def _own_rank() -> int:
+def own_rank() -> int:
+    """Return this process's rank: the group's, else the launcher's, else 0."""
     import os
 
     distributed: Any = sys.modules.get("torch.distributed")

@@ -82,8 +82,8 @@ def run_ranks(
     """Run `work(*arguments)` on every rank of a new job and return how each ended.
 
     The store is hosted by "rank 0", as under srun, or by an "agent", a process of its
-    own, as under torchrun. Without `group` no process group is made. `env` is set in every rank, before
-    anything of torch.distributed is made.
+    own, as under torchrun. Without `group` no process group is made. `env` is set in
+    every rank, before anything of torch.distributed is made.
     """
     with tempfile.TemporaryDirectory(prefix="ranks.") as directory:
         job = _Job(Path(directory), world_size, store, dict(env or {}), group)

@@ -124,9 +124,7 @@ def fails_differently(slots: int) -> dict[int, str]:
     errs.capture(ValueError("abcd"[rank()]), "here")
     with pytest.raises(DeferredErrors) as caught:
         errs.finish()
-    return {
-        r: getattr(e, "message", str(e)) for r, e in caught.value.failures.items()
-    }
+    return {r: getattr(e, "message", str(e)) for r, e in caught.value.failures.items()}
 
 
 def test_no_more_texts_are_sent_than_have_a_place() -> None:
@@ -152,7 +150,9 @@ def fails_awkwardly() -> tuple[str, int]:
     with pytest.raises(DeferredErrors) as caught:
         errs.finish()
     error = caught.value.failures[1]
-    return str(getattr(error, "message", "own")), len(str(error).encode(errors="replace"))
+    return str(getattr(error, "message", "own")), len(
+        str(error).encode(errors="replace")
+    )
 
 
 def test_any_text_arrives_cut() -> None:
@@ -165,12 +165,10 @@ def test_any_text_arrives_cut() -> None:
 
 
 def finishes_twice() -> bool:
-    with pytest.raises(DeferredErrors), Deferred() as errs:
-        errs.capture(ValueError("x"), "here")
-        try:
-            errs.finish()
-        finally:
-            errs.finish()
+    errs = Deferred()
+    errs.capture(ValueError("x"), "here")
+    with pytest.raises(DeferredErrors), errs:
+        errs.finish()
     errs.finish()
     return is_initialized()
 

@@ -16,6 +16,7 @@ and raised on every rank once all have stopped at the same step::
                 break
 """
 
+from firstfault.deferred._checkpoint import commit, prepare, purge
 from firstfault.deferred._deferred import Deferred
 from firstfault.deferred._errors import (
     AgreementError,
@@ -29,6 +30,7 @@ from firstfault.deferred._functions import (
     suppress_errors,
     try_or_defer,
 )
+from firstfault.deferred._lifecycle import training_run
 
 __all__ = [
     "AgreementError",
@@ -36,9 +38,13 @@ __all__ = [
     "Deferred",
     "DeferredErrors",
     "RemoteDeferredError",
+    "commit",
     "has_deferred_error",
+    "prepare",
+    "purge",
     "raise_if_deferred_error",
     "suppress_errors",
+    "training_run",
     "try_or_defer",
 ]
 

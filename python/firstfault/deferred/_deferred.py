@@ -44,6 +44,7 @@ class Deferred(Captures):
         self._agreement: Agreement | None = None
         self._is_stopped = False
         self._is_finished = False
+        self._known_failures = 0
         self._stopped_at: int | None = None
         self._join()
 

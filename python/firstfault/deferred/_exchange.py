@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import sys
 import time
 
 from firstfault._text import cut
@@ -35,6 +36,41 @@ class Deadline:
     def left(self) -> float:
         """Return the seconds that are left, never less than a moment."""
         return max(self._end - time.monotonic(), 0.05)
+
+
+def has_peers(group: Any) -> bool:
+    """Return whether there is a process group, and somebody else in it."""
+    distributed: Any = sys.modules.get("torch.distributed")
+    return (
+        distributed is not None
+        and distributed.is_available()
+        and distributed.is_initialized()
+        and distributed.get_world_size(group) > 1
+    )
+
+
+def device_of(group: Any) -> Any:
+    """Return where tensors of a group live: the CPU, if it has a backend for that.
+
+    No work of a device is waited for then, which may be what hangs.
+    """
+    devices = {device.type: device for device in group._device_types}
+    return devices.get("cpu") or next(iter(devices.values()))
+
+
+def any_rank(flag: bool, group: Any) -> bool:
+    """Return whether the flag is set on any rank of a group; a collective of its own.
+
+    Unlike an `Exchange` it waits as long as the group's own timeout lets it.
+    """
+    if not has_peers(group):
+        return flag
+    import torch
+    import torch.distributed as dist
+
+    value = torch.tensor([int(flag)]).to(device_of(group or dist.group.WORLD))
+    dist.all_reduce(value, dist.ReduceOp.MAX, group=group)
+    return bool(value.item())
 
 
 class Exchange:
@@ -126,21 +162,13 @@ class Exchange:
         options.reduceOp = op
         options.timeout = timeout
         try:
-            tensor = torch.tensor(list(values), dtype=dtype).to(self._device())
+            tensor = torch.tensor(list(values), dtype=dtype).to(device_of(self._group))
             work = self._group.allreduce([tensor], options)
             # A little later than the operation itself, whose error says more.
             work.wait(timeout + timedelta(seconds=1))
             return tensor.tolist()
         except RuntimeError as error:
             raise AgreementError("a peer is gone or did not come in time") from error
-
-    def _device(self) -> Any:
-        """Return where tensors of this group live: the CPU, if it has a backend for it.
-
-        No work of a device is waited for then, which may be what hangs.
-        """
-        devices = {device.type: device for device in self._group._device_types}
-        return devices.get("cpu") or next(iter(devices.values()))
 
 
 _UNTOLD = {

@@ -11,7 +11,7 @@ from firstfault._exception import class_name, exit_status, headline
 from firstfault._notices import ERROR, WARNING, log
 from firstfault._text import cut
 from firstfault.deferred._errors import AgreementError, DeferredErrors, deferred_at
-from firstfault.deferred._exchange import Deadline, Exchange
+from firstfault.deferred._exchange import Deadline, Exchange, has_peers
 from firstfault.deferred._record import MESSAGE_BYTES, summary
 
 TYPE_CHECKING = False
@@ -75,7 +75,7 @@ def emergency(deferred: Deferred, error: BaseException) -> None:
     if not _within(limit.left(), lambda: _suppressed("the process group", _abort)):
         log(WARNING, "the process group could not be aborted within the deadline")
     if captured is not None and _is_success(error):
-        failures: dict[int, Exception] = {_own_rank(): captured.error}
+        failures: dict[int, Exception] = {own_rank(): captured.error}
         raise _errors_of(failures, deferred) from error
 
 
@@ -84,7 +84,7 @@ def _agree(deferred: Deferred) -> dict[int, Exception]:
     limit = Deadline(deferred._deadline)
     deferred._await_watched(limit.left())
     agreement, own = deferred._agreement, deferred._captured
-    if not _has_peers(deferred._group):
+    if not has_peers(deferred._group):
         if agreement is not None:
             agreement.finished()
             agreement.close(limit.left())
@@ -93,7 +93,7 @@ def _agree(deferred: Deferred) -> dict[int, Exception]:
                     "a peer deferred an error, and the process group was destroyed "
                     "before `finish` could say which one"
                 )
-        return {} if own is None else {_own_rank(): own.error}
+        return {} if own is None else {own_rank(): own.error}
     if agreement is not None:
         agreement.finished()
     exchange = Exchange(deferred._group, limit)
@@ -115,17 +115,8 @@ def _told(captured: Captured) -> str:
     return f"{deferred_at(captured.where, captured.step)}: {text}"
 
 
-def _has_peers(group: Any) -> bool:
-    distributed: Any = sys.modules.get("torch.distributed")
-    return (
-        distributed is not None
-        and distributed.is_available()
-        and distributed.is_initialized()
-        and distributed.get_world_size(group) > 1
-    )
-
-
-def _own_rank() -> int:
+def own_rank() -> int:
+    """Return this process's rank: the group's, else the launcher's, else 0."""
     import os
 
     distributed: Any = sys.modules.get("torch.distributed")

@@ -58,7 +58,7 @@ def succeeds() -> tuple[bool, bool]:
     return is_initialized(), has_no_leftover_threads()
 
 
-@pytest.mark.parametrize("ranks", [1, 2, 4])
+@pytest.mark.parametrize("ranks", [1, 3])
 def test_a_good_run_ends_the_group_and_raises_nothing(ranks: int) -> None:
     ended = run_ranks(succeeds, ranks)
     assert [one.status for one in ended] == [0] * ranks
@@ -129,7 +129,7 @@ def fails_differently(slots: int) -> dict[int, str]:
 
 def test_no_more_texts_are_sent_than_have_a_place() -> None:
     for number, one in enumerate(run_ranks(fails_differently, 4, 2)):
-        untold = "its text was not sent: 2 others differed from it"
+        untold = "its text was not sent: too many others differed from it"
         expected = {0: "a", 1: "b", 2: untold, 3: untold} | {number: "abcd"[number]}
         assert one.value == expected, one.output
 

@@ -48,7 +48,7 @@ from multiprocessing.context import ForkServerContext
 from pathlib import Path
 from typing import Any
 
-DEADLINE = 40.0
+DEADLINE = 100.0
 """Seconds that a job may take where a test does not say; the machine may be busy."""
 
 STACKS = 5.0

@@ -8,11 +8,11 @@ import threading
 from firstfault import _native
 from firstfault.deferred import _record
 from firstfault.deferred._may_defer import may_defer
+from firstfault.deferred._scope import Scope
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from types import TracebackType
     from typing import Any, ParamSpec, TypeVar
 
     P = ParamSpec("P")
@@ -23,7 +23,9 @@ if TYPE_CHECKING:
 class Captures:
     """What of a rank's failures is deferred, without any agreement between ranks."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, group: Any = None, strict: bool = False) -> None:
+        self._group = group
+        self._strict = strict
         self._captured: _record.Captured | None = None
         self._suppressed = 0
         self._step: int | None = None
@@ -187,29 +189,3 @@ def _error_of(future: Any) -> BaseException | None:
         except Exception as error:
             return error
         return None
-
-
-class Scope:
-    """One block whose error is deferred: slots and no generator, for its cost."""
-
-    __slots__ = ("_captures", "_where")
-
-    def __init__(self, captures: Captures, where: str) -> None:
-        self._captures = captures
-        self._where = where
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(
-        self,
-        cls: type[BaseException] | None,
-        e: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> bool:
-        if e is None:
-            return False
-        if not may_defer(e):
-            return False
-        self._captures._keep(e, self._where)  # type: ignore[arg-type]
-        return True

@@ -38,10 +38,8 @@ class Deferred(Captures):
         strict: bool = False,
         hard_exit_after: float | None = None,
     ) -> None:
-        super().__init__()
-        self._group = group
+        super().__init__(group=group, strict=strict)
         self._deadline = deadline
-        self._strict = strict
         self._hard_exit_after = hard_exit_after
         self._agreement: Agreement | None = None
         self._is_stopped = False

@@ -534,8 +534,8 @@ impl Job {
         }
         if evidence.replaced > 0 {
             notes.push(format!(
-                "{} of earlier processes, replaced since, kept out",
-                count(evidence.replaced, "stale error file")
+                "{} that a later record took the place of, kept out",
+                count(evidence.replaced, "error file")
             ));
         }
         let mut said: BTreeMap<&str, usize> = BTreeMap::new();

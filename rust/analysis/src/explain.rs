@@ -61,7 +61,6 @@ fn deferred(outcome: &Outcome<'_>) -> Vec<String> {
     };
     let mut lines = Vec::new();
     if let Some(deferred) = outcome.evidence.deferred() {
-        let ended = outcome.title.ends_with(&deferred.to_string());
         let more = match deferred.suppressed {
             0 => String::new(),
             more => format!(", and {} after it", count(more as usize, "more error")),
@@ -70,12 +69,12 @@ fn deferred(outcome: &Outcome<'_>) -> Vec<String> {
             .stopped_at
             .map(|step| format!("; the ranks stopped at step {step}"))
             .unwrap_or_default();
-        let what = match ended {
-            true => "it deferred the error".to_owned(),
-            false => format!(
-                "it had an error {deferred}: {}",
+        let what = match outcome.is_pending() {
+            true => format!(
+                "before that it had an error {deferred}: {}",
                 first_line(&record.failure.message)
             ),
+            false => "it deferred the error".to_owned(),
         };
         lines.push(format!("{what}{more}{stopped}"));
     }
@@ -102,7 +101,11 @@ pub(crate) fn explain(
         let rank = outcome.evidence.rank;
         match (&outcome.evidence.record, outcome.file()) {
             (Some(record), _) => lines.push(format!(
-                "rank {rank} recorded it: {}",
+                "rank {rank} recorded {}: {}",
+                match outcome.is_pending() {
+                    true => "what it had deferred, and nothing later",
+                    false => "it",
+                },
                 record.path.display()
             )),
             (None, _)
@@ -156,7 +159,8 @@ pub(crate) fn explain(
             .record
             .as_ref()
             .map(|record| first_line(&record.failure.message));
-        if let Some(message) = message.filter(|message| !outcome.title.starts_with(message)) {
+        let message = message.filter(|message| !outcome.title.starts_with(message));
+        if let Some(message) = message.filter(|_| !outcome.is_pending()) {
             lines.push(format!("it left main as: {message}"));
         }
         lines.extend(deferred(outcome));

@@ -93,8 +93,9 @@ impl Outcome<'_> {
             .section
             .as_ref()
             .is_some_and(|section| !section.is_final);
-        if provisional && status.is_some_and(is_crash) {
-            // What was recorded in passing is not what it died of.
+        let killed = |status: i64| status < 0 && self.evidence.deferred().is_some();
+        if provisional && status.is_some_and(|status| is_crash(status) || killed(status)) {
+            // What was recorded in passing, or waited for the others, is not what it died of.
             self.by_status(true);
             return;
         }
@@ -221,6 +222,12 @@ impl Outcome<'_> {
             self.end = End::Collateral;
         }
         self.finding = Some(finding);
+    }
+
+    /// Whether it ended, in another way, before an error that it had deferred was raised.
+    pub(crate) fn is_pending(&self) -> bool {
+        let deferred = self.evidence.deferred();
+        deferred.is_some_and(|deferred| !self.title.ends_with(&deferred.to_string()))
     }
 
     /// Whether it only stopped with a rank that deferred an error.

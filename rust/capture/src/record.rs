@@ -272,11 +272,11 @@ pub fn precede(entry: String) {
 fn keep(time_ns: Option<i64>, entry: String) {
     let mut preceding = PRECEDING.lock().unwrap_or_else(PoisonError::into_inner);
     let known = preceding
-        .iter_mut()
-        .find(|(time, _)| time_ns.is_some() && *time == time_ns);
+        .iter()
+        .position(|(time, _)| time_ns.is_some() && *time == time_ns);
     match known {
-        Some((_, known)) if *known == entry => return,
-        Some((_, known)) => *known = entry,
+        Some(index) if preceding[index].1 == entry => return,
+        Some(index) => preceding[index].1 = entry,
         None if preceding.len() < PRECEDING_MAX => preceding.push((time_ns, entry)),
         None => return,
     }

@@ -3,8 +3,8 @@
 ``torchrun deferred_checkpoint.py DIRECTORY``: a checkpoint every fourth step and at the
 end, by ``torch.distributed.checkpoint``; a failed save leaves the one before it.
 
-The environment says what fails, for tests: ``FAIL=phase:rank:step``; with ``TRACK``, the
-address of an MLflow store, the run is tracked.
+The environment says what fails, for tests: ``FAIL=phase:rank:step``. With ``TRACK``,
+the address of an MLflow store, the run is tracked.
 """
 
 import json

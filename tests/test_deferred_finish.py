@@ -74,8 +74,8 @@ def fails(culprits: tuple[int, ...]) -> tuple[Any, ...]:
                 with errs.defer("metrics"):
                     raise mine
             all_reduce()
-            assert errs.should_stop()
-            all_reduce()
+            while not errs.should_stop():
+                all_reduce()
     except DeferredErrors as error:
         own = [r for r, e in error.failures.items() if e is mine]
         others = {
@@ -183,7 +183,8 @@ def destroys_itself() -> None:
     with Deferred() as errs:
         if rank() == 0:
             errs.capture(ValueError("x"), "here")
-        assert errs.should_stop()
+        while not errs.should_stop():
+            all_reduce()
         dist.destroy_process_group()
 
 
@@ -349,37 +350,36 @@ def test_a_rank_killed_during_finish_leaves_nobody_waiting(
         assert one.status == (-9 if number == culprit else 0), one.output
 
 
-def stops_forever() -> None:
+def stops_forever() -> float:
     """Stop rank 1; the others end meanwhile, and rank 0 lets it go."""
     errs = Deferred(deadline=PATIENCE)
     if rank() == 1:
         os.kill(os.getpid(), signal.SIGSTOP)
-    try:
+    start = time.monotonic()
+    with pytest.raises(AgreementError, match="a peer is gone or did not come in time"):
         errs.finish()
-    finally:
-        if rank() == 0:
-            os.kill(process_ids()["1"], signal.SIGCONT)
+    took = time.monotonic() - start
+    if rank() == 0:
+        os.kill(process_ids()["1"], signal.SIGCONT)
+    return took
 
 
 def test_a_stopped_rank_is_waited_for_no_longer_than_the_deadline() -> None:
-    start = time.monotonic()
-    ended = run_ranks(stops_forever, 3)
-    assert time.monotonic() - start < 4 * PATIENCE
-    assert [one.status for one in ended] == [1, 1, 1]
-    for one in ended:
-        assert "AgreementError: a peer is gone or did not come in time" in one.output
+    for one in run_ranks(stops_forever, 3):
+        assert one.status == 0, one.output
+        assert one.value < 5 * PATIENCE
 
 
 # Processes that do not die.
 
 
 def lives_on(where: str) -> None:
-    with Deferred(deadline=PATIENCE, hard_exit_after=1):
+    with Deferred(deadline=PATIENCE, hard_exit_after=3):
         if where == "thread":
             threading.Thread(target=signal.pause, name="stubborn").start()
         else:
             libc = ctypes.CDLL(None)
-            libc.atexit(libc.pause)
+            libc.__cxa_atexit(libc.pause, None, None)
         sys.stdout.flush()
         raise LookupError("broken")
 
@@ -387,8 +387,8 @@ def lives_on(where: str) -> None:
 def test_a_thread_that_does_not_end_is_shown_and_ended() -> None:
     (one,) = run_ranks(lives_on, 1, "thread")
     assert one.status == 1
-    assert "Timeout (0:00:01)!" in one.output
-    assert "in _wait_for_tstate_lock" in one.output or "in join" in one.output
+    assert "Timeout (0:00:03)!" in one.output
+    assert "in _shutdown" in one.output
 
 
 def test_a_destructor_that_does_not_end_is_ended() -> None:

@@ -61,13 +61,13 @@ def emergency(deferred: Deferred, error: BaseException) -> None:
     if deferred._is_finished:
         return
     deferred._is_finished = True
-    if deferred._hard_exit_after is not None:
-        _exit_hard_after(deferred._hard_exit_after)
     captured = deferred._captured
     if captured is not None:
         error.add_note(f"Before that, {_told(captured)}")
     if not _is_success(error):
         _suppressed("the record", lambda: _record(error))
+    if deferred._hard_exit_after is not None:
+        _exit_hard_after(deferred._hard_exit_after)
     limit = Deadline(deferred._deadline)
     agreement = deferred._agreement
     if agreement is not None:

@@ -352,7 +352,12 @@ def test_a_rank_killed_during_finish_leaves_nobody_waiting(
 
 def stops_forever() -> float:
     """Stop rank 1; the others end meanwhile, and rank 0 lets it go."""
-    errs = Deferred(deadline=PATIENCE)
+    from datetime import timedelta
+
+    import torch.distributed as dist
+
+    group = dist.new_group(timeout=timedelta(seconds=PATIENCE))
+    errs = Deferred(group=group)
     if rank() == 1:
         os.kill(os.getpid(), signal.SIGSTOP)
     start = time.monotonic()
@@ -364,7 +369,23 @@ def stops_forever() -> float:
     return took
 
 
-def test_a_stopped_rank_is_waited_for_no_longer_than_the_deadline() -> None:
+def comes_late() -> float:
+    """Come to the end later than the deadline, on one rank."""
+    errs = Deferred(deadline=0.5)
+    if rank() == 0:
+        time.sleep(1.5)
+    start = time.monotonic()
+    errs.finish()
+    return time.monotonic() - start
+
+
+def test_a_rank_that_comes_late_is_waited_for() -> None:
+    first, second = run_ranks(comes_late, 2)
+    assert (first.status, second.status) == (0, 0), second.output
+    assert second.value > 1
+
+
+def test_a_stopped_rank_is_waited_for_as_by_any_collective() -> None:
     for one in run_ranks(stops_forever, 3):
         assert one.status == 0, one.output
         assert one.value < 5 * PATIENCE

@@ -14,9 +14,10 @@ and says how each ended::
         assert [rank.status for rank in ranks] == [0, 0, 0]
         assert {rank.value for rank in ranks} == {18}
 
-A rank ends as a script does: `atexit` runs and the interpreter is finalized. Its status
-is the number that `sys.exit` had, 1 after an exception, negative after a signal; what
-it printed is in `output`, and the traceback is the last of it.
+A rank ends as a script does: its threads are joined and `atexit` runs. Its status is
+the number that `sys.exit` had, 1 after an exception, negative after a signal; what it
+printed is in `output`, and the traceback is the last of it. With `finalize=True` the
+interpreter is finalized too, which takes most of the time that a rank takes at all.
 
 No rank may ever hang: when the deadline passes, the stacks of all threads of all ranks
 are the text of the `AssertionError`, and all are killed. A test that wants a hang
@@ -26,6 +27,7 @@ process IDs of all ranks, and of the store's host, are in `process_ids`.
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import faulthandler
 import functools
@@ -36,6 +38,7 @@ import signal
 import socket
 import sys
 import tempfile
+import threading
 import time
 import traceback
 from collections.abc import Callable, Mapping
@@ -78,6 +81,7 @@ def run_ranks(
     deadline: float = DEADLINE,
     may_hang: bool = False,
     group: bool = True,
+    finalize: bool = False,
 ) -> list[Rank]:
     """Run `work(*arguments)` on every rank of a new job and return how each ended.
 
@@ -86,7 +90,13 @@ def run_ranks(
     every rank, before anything of torch.distributed is made.
     """
     with tempfile.TemporaryDirectory(prefix="ranks.") as directory:
-        job = _Job(Path(directory), world_size, store, dict(env or {}), group)
+        plan = {
+            "RANKS_DIRECTORY": directory,
+            "RANKS_GROUP": str(int(group)),
+            "RANKS_FINALIZE": str(int(finalize)),
+            **(env or {}),
+        }
+        job = _Job(Path(directory), world_size, store, plan)
         try:
             job.start(work, arguments)
             hung = job.join(deadline)
@@ -121,14 +131,12 @@ class _Job:
         directory: Path,
         world_size: int,
         store: str,
-        env: dict[str, str],
-        group: bool,
+        plan: dict[str, str],
     ) -> None:
         self._directory = directory
         self._world_size = world_size
         self._store = store
-        self._env = env
-        self._group = group
+        self._plan = plan
         self._ranks: list[Any] = []
         self._agent: Any = None
 
@@ -140,19 +148,17 @@ class _Job:
                 self._agent = self._process("agent", _serve, listener, port)
             for rank in range(self._world_size):
                 serves = listener if self._store == "rank 0" and rank == 0 else None
-                job = (serves, port, self._plan(rank), work, arguments)
+                job = (serves, port, self._environment(rank), work, arguments)
                 self._ranks.append(self._process(str(rank), _rank, *job))
 
-    def _plan(self, rank: int) -> dict[str, str]:
+    def _environment(self, rank: int) -> dict[str, str]:
         return {
             "RANK": str(rank),
             "LOCAL_RANK": str(rank),
             "WORLD_SIZE": str(self._world_size),
             "LOCAL_WORLD_SIZE": str(self._world_size),
-            "RANKS_DIRECTORY": str(self._directory),
-            "RANKS_GROUP": str(int(self._group)),
             "OMP_NUM_THREADS": "1",
-            **self._env,
+            **self._plan,
         }
 
     def _process(self, name: str, target: Callable[..., None], *arguments: Any) -> Any:
@@ -264,11 +270,14 @@ def _rank(
         status = leaving.code if isinstance(leaving.code, int) else bool(leaving.code)
     except BaseException:
         traceback.print_exc()
-    # multiprocessing would leave by `os._exit`; a script's interpreter is finalized,
-    # with everything that can go wrong there.
+    # multiprocessing would leave by `os._exit` alone.
+    if plan["RANKS_FINALIZE"] == "1":
+        ctypes.pythonapi.Py_Exit(status)
+    threading._shutdown()
+    atexit._run_exitfuncs()
     for stream in sys.stdout, sys.stderr:
         stream.flush()
-    ctypes.pythonapi.Py_Exit(status)
+    os._exit(status)
 
 
 def _join_group(listener: socket.socket | None, port: int) -> None:

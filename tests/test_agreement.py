@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from firstfault.deferred import _agreement
 from firstfault.deferred._agreement import Agreement
 from process_groups import Rank, run_ranks
 
@@ -131,8 +132,8 @@ def test_nothing_is_sent_until_one_fails() -> None:
     assert operations == ["Put", "Look", "Put", "Put"]
 
 
-def remakes_its_group() -> list[dict[str, Any]]:
-    """Fail, destroy the process group, make it anew over the same store."""
+def begins_anew() -> list[dict[str, Any]]:
+    """Fail; make the group anew over the same store; then as a second attempt."""
     import torch.distributed as dist
     from torch.distributed.distributed_c10d import _get_default_store
 
@@ -143,14 +144,17 @@ def remakes_its_group() -> list[dict[str, Any]]:
     dist.init_process_group("gloo", store=again, rank=rank, world_size=size)
     ends.append(train({}))
     ends.append(train({1: 2}))
+    # What a restarted process knows.
+    _agreement._generations.clear()
+    os.environ["TORCHELASTIC_RESTART_COUNT"] = "1"
+    ends.append(train({}))
     return ends
 
 
-def test_a_new_group_sees_no_old_flag() -> None:
-    for first, second, third in values(run_ranks(remakes_its_group, 2)):
-        assert first["stopped"]
-        assert second == {"stopped": False, "step": LOOP, "agreed": None}
-        assert third["stopped"]
+def test_nobody_sees_an_old_flag() -> None:
+    for ends in values(run_ranks(begins_anew, 2, store="agent")):
+        assert [end["stopped"] for end in ends] == [True, False, True, False]
+        assert [end["step"] for end in ends if not end["stopped"]] == [LOOP, LOOP]
 
 
 def agrees_in_a_part() -> str:

@@ -41,8 +41,9 @@ def leaves_in_its_own_way() -> None:
             os.kill(process_ids()["2"], signal.SIGKILL)
 
 
-def test_each_end_is_told() -> None:
-    ranks = run_ranks(leaves_in_its_own_way, 3, group=False)
+@pytest.mark.parametrize("finalize", [False, True])
+def test_each_end_is_told(finalize: bool) -> None:
+    ranks = run_ranks(leaves_in_its_own_way, 3, group=False, finalize=finalize)
     assert [rank.status for rank in ranks] == [1, 7, -signal.SIGKILL]
     assert "ValueError: loss is nan" in ranks[0].output
     assert ["at exit" in rank.output for rank in ranks] == [True, True, False]

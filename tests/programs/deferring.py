@@ -11,9 +11,6 @@ import os
 import signal
 import sys
 
-import torch
-import torch.distributed as dist
-
 from firstfault import record
 from firstfault.deferred import Deferred
 
@@ -40,6 +37,9 @@ def fail_otherwise(what: str) -> None:
 @record
 def main() -> None:
     """Train."""
+    import torch
+    import torch.distributed as dist
+
     what = sys.argv[1]
     dist.init_process_group("gloo")
     rank = dist.get_rank()

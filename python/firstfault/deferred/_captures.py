@@ -76,7 +76,7 @@ class Captures:
 
         The function's name says where.
         """
-        with Scope(self, getattr(fn, "__qualname__", None) or type(fn).__qualname__):
+        with Scope(self, name_of(fn)):
             return fn(*args, **kwargs)
         return default
 
@@ -175,6 +175,12 @@ class Captures:
 
     def _announce(self) -> None:
         """Tell the peers that something is deferred: here there are none."""
+
+
+def name_of(fn: object) -> str:
+    """Return what a callable is called, or its class where it has no name."""
+    name = getattr(fn, "__qualname__", None)
+    return name if isinstance(name, str) else type(fn).__qualname__
 
 
 def _error_of(future: Any) -> BaseException | None:

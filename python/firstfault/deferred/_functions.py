@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from firstfault._exception import class_name, headline
+from firstfault._exception import headline
 from firstfault._notices import WARNING, log
-from firstfault.deferred._captures import Captures
+from firstfault.deferred._captures import Captures, name_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -50,5 +50,5 @@ def suppress_errors(fn: Callable[..., R], *args: Any, **kwargs: Any) -> R | None
     try:
         return fn(*args, **kwargs)
     except Exception as error:
-        log(WARNING, "suppressed in %s: %s", class_name(type(fn)), headline(error))
+        log(WARNING, "suppressed in %s: %s", name_of(fn), headline(error))
         return None

@@ -46,4 +46,4 @@ def _is_local(e: BaseException) -> bool:
         return False
     if any((c.__module__, c.__name__) in _RAISED_AT_ONCE for c in type(e).__mro__):
         return False
-    return not _native.is_collateral(cut(headline(e), PART_BYTES)[0])
+    return _native.is_rank_local(cut(headline(e), PART_BYTES)[0])

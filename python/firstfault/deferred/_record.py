@@ -40,7 +40,7 @@ class Captured:
 
     def __init__(self, error: Exception, where: str, step: int | None) -> None:
         self.error = error
-        self.where = cut(printable(where), WHERE_BYTES)[0]
+        self.where = _one_line(where, WHERE_BYTES)
         self.step = step
         self.facts: dict[str, object] = {"where": self.where, "suppressed": 0}
         if step is not None:
@@ -74,7 +74,7 @@ def log_first(captured: Captured) -> None:
 
 def log_later(error: BaseException, where: str, step: int | None, count: int) -> None:
     """Log an error that is dropped, because another one was deferred before it."""
-    at = deferred_at(printable(where), step)
+    at = deferred_at(_one_line(where, WHERE_BYTES), step)
     text = cut(headline(error), MESSAGE_BYTES)[0]
     log(ERROR, "%s: %s (number %d after the first)", at, text, count)
 
@@ -103,8 +103,16 @@ def summary(failures: Mapping[int, Exception], captured: Captured | None) -> str
     else:
         text = headline(first)
         at = ("", None) if captured is None else (captured.where, captured.step)
-    line = cut(text.partition("\n")[0], MESSAGE_BYTES)[0]
-    said = f"{line}, {deferred_at(*at)}"
+    said = f"{_one_line(text, MESSAGE_BYTES)}, {deferred_at(*at)}"
     if len(ranks) == 1:
         return f"rank {names} failed: {said}"
     return f"ranks {names}{more} failed: first of them {said}"
+
+
+def _one_line(text: str, limit: int) -> str:
+    """Return the first line of a text, its end cut off above so many bytes of UTF-8."""
+    line = printable(text).partition("\n")[0]
+    data = line.encode()
+    if len(data) <= limit:
+        return line
+    return data[: limit - 3].decode(errors="ignore") + "..."

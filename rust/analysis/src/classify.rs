@@ -337,6 +337,34 @@ pub fn is_collateral(text: &str) -> bool {
         .is_some_and(|rule| rule.role == Role::Collateral)
 }
 
+/// Categories of what has broken in the device or in the communicator, whoever says so first.
+const OF_DEVICE_OR_COMMUNICATOR: &[&str] = &[
+    "device_assert",
+    "gpu_lost",
+    "host_stall",
+    "illegal_memory_access",
+    "nccl_internal_error",
+];
+
+/// Returns whether an exception's text is one of a rank's own work: not of the communicator, the device or a peer.
+///
+/// For the training process, which may go on after such an exception with the collectives that its peers expect.
+///
+/// ```
+/// use firstfault_analysis::classify::is_rank_local;
+///
+/// assert!(is_rank_local("OSError: [Errno 28] No space left on device"));
+/// assert!(!is_rank_local("RuntimeError: Timed out waiting 8000ms for recv operation to complete"));
+/// ```
+pub fn is_rank_local(text: &str) -> bool {
+    let (type_name, _) = traceback::split(text);
+    rules().by_text(type_name, text, "").is_none_or(|rule| {
+        !rule.job
+            && !matches!(rule.role, Role::Collateral | Role::Timeout)
+            && !OF_DEVICE_OR_COMMUNICATOR.contains(&rule.category.as_str())
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -60,7 +60,7 @@ def succeeds() -> tuple[bool, bool]:
 
 @pytest.mark.parametrize("ranks", [1, 3])
 def test_a_good_run_ends_the_group_and_raises_nothing(ranks: int) -> None:
-    ended = run_ranks(succeeds, ranks)
+    ended = run_ranks(succeeds, ranks, finalize=True)
     assert [one.status for one in ended] == [0] * ranks
     assert {one.value for one in ended} == {(False, True)}
 
@@ -406,12 +406,12 @@ def lives_on(where: str) -> None:
 
 
 def test_a_thread_that_does_not_end_is_shown_and_ended() -> None:
-    (one,) = run_ranks(lives_on, 1, "thread")
+    (one,) = run_ranks(lives_on, 1, "thread", finalize=True)
     assert one.status == 1
     assert "Timeout (0:00:03)!" in one.output
     assert "in _shutdown" in one.output
 
 
 def test_a_destructor_that_does_not_end_is_ended() -> None:
-    (one,) = run_ranks(lives_on, 1, "destructor")
+    (one,) = run_ranks(lives_on, 1, "destructor", finalize=True)
     assert one.status == -signal.SIGALRM

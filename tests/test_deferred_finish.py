@@ -391,6 +391,22 @@ def test_a_stopped_rank_is_waited_for_as_by_any_collective() -> None:
         assert one.value < 5 * PATIENCE
 
 
+def leaves_early(numbers: int) -> None:
+    """Leave the loop one step before rank 0 does: a mistake of the program."""
+    import torch
+    import torch.distributed as dist
+
+    with Deferred(deadline=PATIENCE):
+        for _ in range(3 - rank()):
+            dist.all_reduce(torch.ones(numbers))
+
+
+@pytest.mark.parametrize("numbers", [1, 8])
+def test_loops_of_unequal_length_leave_nobody_waiting(numbers: int) -> None:
+    for one in run_ranks(leaves_early, 2, numbers):
+        assert one.status in {1, -signal.SIGABRT}, one.output
+
+
 # Processes that do not die.
 
 

@@ -176,19 +176,26 @@ def test_the_error_of_a_collective_is_raised_at_once() -> None:
     assert "peer" in alive.value or "pipe" in alive.value, alive.output
 
 
-def all_reduce_and_fail() -> None:
+def all_reduce_and_fail(group: Any = None) -> None:
     """Fail by an error of one's own, after a collective."""
-    all_reduce()
+    import torch
+    import torch.distributed as dist
+
+    dist.all_reduce(torch.ones(1), group=group)
     raise ZeroDivisionError
 
 
 def fails_of_itself() -> bool:
     """Fail in a scope by an error of one's own, after a collective in it."""
+    import torch.distributed as dist
+
     errs = Deferred()
+    other = dist.new_group()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        with pytest.raises(ZeroDivisionError), errs.defer("metrics"):
-            all_reduce_and_fail()
+        for group in None, other:
+            with pytest.raises(ZeroDivisionError), errs.defer("metrics"):
+                all_reduce_and_fail(group)
     with errs.defer("metrics"):
         raise ValueError("without a collective")
     return errs.suppressed == 0 and errs.pending

@@ -159,7 +159,6 @@ def test_switched_off_it_defers_and_writes_nothing(run: Run) -> None:
 
 
 def test_a_job_stops_at_one_step_and_its_report_names_the_rank(tmp_path: Path) -> None:
-    import subprocess
 
     arguments = [
         "--standalone",

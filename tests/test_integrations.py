@@ -19,7 +19,7 @@ CULPRIT, FAILING = 1, 3
 PATIENCE = 240.0
 """Seconds for ranks that load a large library, on a busy machine."""
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 
 def needs(*libraries: str) -> pytest.MarkDecorator:

@@ -160,7 +160,6 @@ LEFT = {
     "prepare": {"step_1": True},
     "metadata": {"step_1": True, "step_2.tmp": False},
     "commit": {"step_1": True, "step_2.tmp": True},
-    "purge": {"step_1.purged.tmp": True, "step_2": True},
 }
 """What a failure before each phase leaves, and whether it is complete."""
 
@@ -178,8 +177,7 @@ FAULTS = [
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda f: f"{f.phase}-{f.rank}-{f.how}")
 def test_a_failed_save_leaves_the_previous_checkpoint(fault: Fault, disk: Path) -> None:
     ranks = [one.value for one in run_ranks(train, RANKS, str(disk), fault)]
-    assert left(disk) == LEFT[fault.phase]
-    # All took the same way, and stopped at the next call after a failed commit.
+    # All took the same way.
     assert ranks[0] == ranks[1]
     seen = ranks[0]
     assert seen["failures"] == [fault.rank]
@@ -187,11 +185,19 @@ def test_a_failed_save_leaves_the_previous_checkpoint(fault: Fault, disk: Path) 
     reason = {"full": "No space left on device", "forbidden": "Permission denied"}
     assert reason[fault.how] in seen["text"]
     if fault.phase == "purge":
-        assert seen["stopped"] in {2, 3, None}
-        assert seen["committed"][:2] == [True, True]
-    else:
-        assert seen["stopped"] == 2
-        assert seen["committed"] == [True, False]
+        # Nobody waits for a purge: a peer may be in the next step already.
+        steps = len(seen["committed"])
+        assert steps >= 2
+        assert all(seen["committed"])
+        names = left(disk)
+        assert names.pop(f"step_{steps}")
+        assert names
+        assert all(name.endswith(".purged.tmp") for name in names)
+        return
+    # At the next call after the failed commit.
+    assert left(disk) == LEFT[fault.phase]
+    assert seen["stopped"] == 2
+    assert seen["committed"] == [True, False]
 
 
 def keeps_on(directory: str) -> list[Any]:

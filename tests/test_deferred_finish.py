@@ -60,7 +60,7 @@ def succeeds() -> tuple[bool, bool]:
 
 @pytest.mark.parametrize("ranks", [1, 3])
 def test_a_good_run_ends_the_group_and_raises_nothing(ranks: int) -> None:
-    ended = run_ranks(succeeds, ranks)
+    ended = run_ranks(succeeds, ranks, finalize=True)
     assert [one.status for one in ended] == [0] * ranks
     assert {one.value for one in ended} == {(False, True)}
 
@@ -352,7 +352,12 @@ def test_a_rank_killed_during_finish_leaves_nobody_waiting(
 
 def stops_forever() -> float:
     """Stop rank 1; the others end meanwhile, and rank 0 lets it go."""
-    errs = Deferred(deadline=PATIENCE)
+    from datetime import timedelta
+
+    import torch.distributed as dist
+
+    group = dist.new_group(timeout=timedelta(seconds=PATIENCE))
+    errs = Deferred(group=group)
     if rank() == 1:
         os.kill(os.getpid(), signal.SIGSTOP)
     start = time.monotonic()
@@ -364,10 +369,42 @@ def stops_forever() -> float:
     return took
 
 
-def test_a_stopped_rank_is_waited_for_no_longer_than_the_deadline() -> None:
+def comes_late() -> float:
+    """Come to the end later than the deadline, on one rank."""
+    errs = Deferred(deadline=0.5)
+    if rank() == 0:
+        time.sleep(1.5)
+    start = time.monotonic()
+    errs.finish()
+    return time.monotonic() - start
+
+
+def test_a_rank_that_comes_late_is_waited_for() -> None:
+    first, second = run_ranks(comes_late, 2)
+    assert (first.status, second.status) == (0, 0), second.output
+    assert second.value > 1
+
+
+def test_a_stopped_rank_is_waited_for_as_by_any_collective() -> None:
     for one in run_ranks(stops_forever, 3):
         assert one.status == 0, one.output
         assert one.value < 5 * PATIENCE
+
+
+def leaves_early(numbers: int) -> None:
+    """Leave the loop one step before rank 0 does: a mistake of the program."""
+    import torch
+    import torch.distributed as dist
+
+    with Deferred(deadline=PATIENCE):
+        for _ in range(3 - rank()):
+            dist.all_reduce(torch.ones(numbers))
+
+
+@pytest.mark.parametrize("numbers", [1, 8])
+def test_loops_of_unequal_length_leave_nobody_waiting(numbers: int) -> None:
+    for one in run_ranks(leaves_early, 2, numbers):
+        assert one.status in {1, -signal.SIGABRT}, one.output
 
 
 # Processes that do not die.
@@ -385,12 +422,12 @@ def lives_on(where: str) -> None:
 
 
 def test_a_thread_that_does_not_end_is_shown_and_ended() -> None:
-    (one,) = run_ranks(lives_on, 1, "thread")
+    (one,) = run_ranks(lives_on, 1, "thread", finalize=True)
     assert one.status == 1
     assert "Timeout (0:00:03)!" in one.output
     assert "in _shutdown" in one.output
 
 
 def test_a_destructor_that_does_not_end_is_ended() -> None:
-    (one,) = run_ranks(lives_on, 1, "destructor")
+    (one,) = run_ranks(lives_on, 1, "destructor", finalize=True)
     assert one.status == -signal.SIGALRM

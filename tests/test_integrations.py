@@ -2,7 +2,10 @@
 
 import importlib.util
 import os
+import shutil
 import sqlite3
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +16,27 @@ from process_groups import run_ranks
 
 CULPRIT, FAILING = 1, 3
 
+PATIENCE = 240.0
+"""Seconds for ranks that load a large library, on a busy machine."""
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+
 
 def needs(*libraries: str) -> pytest.MarkDecorator:
     """Skip a test where a library is not installed."""
     lacking = [name for name in libraries if importlib.util.find_spec(name) is None]
     reason = f"{', '.join(lacking)} not installed: `make test-all` does that"
     return pytest.mark.skipif(bool(lacking), reason=reason)
+
+
+@pytest.fixture(scope="module")
+def empty_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store of MLflow without runs: to make the tables takes longer than a run."""
+    path = tmp_path_factory.mktemp("mlflow") / "empty.db"
+    program = "import mlflow; mlflow.search_experiments()"
+    environment = os.environ | {"MLFLOW_TRACKING_URI": f"sqlite:///{path}"}
+    subprocess.run([sys.executable, "-c", program], env=environment, check=True)
+    return path
 
 
 def rank() -> int:
@@ -72,10 +90,12 @@ WAYS = {"good": [0, 0], "deferred": [0, 0], "trunk": [1, 1], "post": [1, 0]}
 
 @needs("mlflow", "sqlalchemy")
 @pytest.mark.parametrize("way", WAYS)
-def test_mlflow(way: str, tmp_path: Path) -> None:
-    database = tmp_path / "runs.db"
+def test_mlflow(way: str, empty_store: Path, tmp_path: Path) -> None:
+    database = shutil.copy(empty_store, tmp_path)
     environment = {"MLFLOW_TRACKING_URI": f"sqlite:///{database}"}
-    ranks = run_ranks(tracked, 2, "mlflow", way, {"run_name": "x"}, env=environment)
+    ranks = run_ranks(
+        tracked, 2, "mlflow", way, {"run_name": "x"}, env=environment, deadline=PATIENCE
+    )
     assert [one.status for one in ranks] == WAYS[way], ranks[0].output
     with sqlite3.connect(database) as store:
         statuses = store.execute("select status from runs").fetchall()
@@ -95,7 +115,9 @@ def test_mlflow(way: str, tmp_path: Path) -> None:
 def test_wandb(way: str, tmp_path: Path) -> None:
     environment = {"WANDB_MODE": "offline", "WANDB_SILENT": "true"}
     options = {"project": "x", "dir": str(tmp_path)}
-    ranks = run_ranks(tracked, 2, "wandb", way, options, env=environment)
+    ranks = run_ranks(
+        tracked, 2, "wandb", way, options, env=environment, deadline=PATIENCE
+    )
     assert [one.status for one in ranks] == WAYS[way], ranks[0].output
     (path,) = tmp_path.glob("wandb/offline-run-*/run-*.wandb")
     exit_code, summary = read_wandb(path)
@@ -181,7 +203,7 @@ def fit() -> tuple[int | None, list[str]]:
 
 @needs("lightning")
 def test_lightning() -> None:
-    first, second = run_ranks(fit, 2)
+    first, second = run_ranks(fit, 2, deadline=PATIENCE)
     assert (first.status, second.status) == (0, 0), first.output
     assert first.value == second.value
     stop_step, hooks = first.value
@@ -209,10 +231,10 @@ def accelerated(way: str) -> tuple[int | None, int | None]:
 
 @needs("accelerate", "mlflow", "sqlalchemy")
 @pytest.mark.parametrize("way", ["good", "deferred", "trunk"])
-def test_accelerate(way: str, tmp_path: Path) -> None:
-    database = tmp_path / "runs.db"
+def test_accelerate(way: str, empty_store: Path, tmp_path: Path) -> None:
+    database = shutil.copy(empty_store, tmp_path)
     environment = {"MLFLOW_TRACKING_URI": f"sqlite:///{database}"}
-    ranks = run_ranks(accelerated, 2, way, env=environment)
+    ranks = run_ranks(accelerated, 2, way, env=environment, deadline=PATIENCE)
     assert [one.status for one in ranks] == WAYS[way], ranks[0].output
     with sqlite3.connect(database) as store:
         statuses = store.execute("select status from runs").fetchall()

@@ -43,9 +43,7 @@ def prepare(errs: Deferred, tmp: AnyPath, *, here: bool | None = None) -> bool:
     """
     tmp = Path(tmp)
     if MARK not in tmp.name.lower():
-        raise ValueError(
-            f"{tmp}: the name of a temporary checkpoint has {MARK!r} in it"
-        )
+        raise ValueError(f"{tmp}: a temporary checkpoint has {MARK!r} in its name")
     errs._known_failures = _failures(errs)
     with errs.defer("prepare"):
         if _is_here(errs, here):

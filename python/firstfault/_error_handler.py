@@ -10,7 +10,7 @@ from _contextvars import ContextVar
 
 from firstfault import _hooks, _native
 from firstfault._earlier import Earlier
-from firstfault._error_file import failed_child, load, says, section_of
+from firstfault._error_file import damaged, failed_child, load, says, section_of
 from firstfault._error_record import make
 from firstfault._exception import headline
 from firstfault._notices import (
@@ -22,6 +22,7 @@ from firstfault._notices import (
     logging_is_configured,
     warn,
 )
+from firstfault._patience import within
 from firstfault._text import printable
 
 TYPE_CHECKING = False
@@ -113,11 +114,7 @@ class ErrorHandler:
         self._record_whole(e, None)
 
     def _record_deferred(self, e: Exception, facts: dict[str, object]) -> None:
-        """Write the provisional record of an error that waits for all ranks.
-
-        Called again for the same error, it brings the record up to date. What is in
-        `facts` by then stands in the record of the failure that ends the process, too.
-        """
+        """Write the provisional record of an error that waits for all ranks."""
         self._record_whole(e, (facts, e))
 
     def _record_whole(self, e: BaseException, deferral: Deferral | None) -> None:
@@ -187,7 +184,10 @@ class ErrorHandler:
 
         if is_disabled():
             return
-        found = load(rootcause_error_file)
+        try:
+            found = within(rootcause_error_file, load, rootcause_error_file)
+        except TimeoutError as error:
+            found = damaged(rootcause_error_file, str(error.strerror))
         rootcause_error = found.data
         if found.damage:
             log(ERROR, "%s", found.damage)
@@ -205,7 +205,10 @@ class ErrorHandler:
         )
         my_error_file = _usable(self._get_error_file_path())
         if my_error_file:
-            self._rm(my_error_file)
+            try:
+                within(my_error_file, self._rm, my_error_file)
+            except TimeoutError as error:
+                log(DEBUG, "cannot remove %s: %s", my_error_file, error)
             self._write_error_file(my_error_file, json.dumps(rootcause_error))
             log(INFO, "dumped error file to parent's %s", my_error_file)
         else:
@@ -306,7 +309,7 @@ def _handed_on(e: BaseException, path: str | None) -> tuple[int, str, str] | Non
     if not isinstance(e, SystemExit) or not isinstance(e.code, int) or not path:
         return None
     try:
-        return failed_child(path)
+        return within(path, failed_child, path)
     except Exception:
         return None  # What can be said without it is said.
 
@@ -327,11 +330,15 @@ def _make_room(path: str | None, record: ErrorRecord) -> None:
     if path is None:
         return
     try:
-        found = load(path)
-        if not section_of(found.data) and says(found.data, record.message):
-            os.remove(path)
+        within(path, _remove_same, path, record.message)
     except Exception:
         return  # There is nothing, or nothing that can be told to be the same.
+
+
+def _remove_same(path: str, message: str) -> None:
+    found = load(path)
+    if not section_of(found.data) and says(found.data, message):
+        os.remove(path)
 
 
 def _note_exit() -> None:

@@ -2,6 +2,7 @@
 
 use crate::Options;
 use crate::decide::count;
+use crate::exits::Exit;
 use crate::failure::{Deferred, Section};
 use crate::hosts::HostFact;
 use crate::logs::Signalled;
@@ -31,6 +32,8 @@ pub(crate) struct Job {
     pub(crate) nobodys_words: bool,
     /// What kernels and schedulers say.
     pub(crate) facts: Vec<HostFact>,
+    /// Ends of processes of which nothing tells whose they were.
+    pub(crate) exits: Vec<Exit>,
     /// What flight recorders dumped.
     pub(crate) dumps: Vec<Dump>,
     pub(crate) damaged: Vec<DamagedFile>,
@@ -84,6 +87,8 @@ pub(crate) struct RankEvidence {
     pub(crate) uncaught: bool,
     /// Whether `output` is what its launcher's summary shows of it.
     pub(crate) by_summary: bool,
+    /// Whether the program's own logger labelled `output`, which may show what was caught.
+    pub(crate) by_logger: bool,
     pub(crate) damaged: Option<String>,
     /// Whether its number follows from nothing but the order of the directories.
     pub(crate) assumed: bool,
@@ -139,6 +144,7 @@ impl RankEvidence {
             output_shared: false,
             uncaught: false,
             by_summary: false,
+            by_logger: false,
             damaged: None,
             assumed: false,
             nameless: false,
@@ -287,6 +293,8 @@ pub(crate) fn assemble(mut evidence: Evidence, options: &Options) -> Job {
     if told && job.attempts.is_empty() {
         job.attempts.entry(0).or_default();
     }
+    let exits = std::mem::take(&mut evidence.exits);
+    job.add_exits(exits, &evidence.agents, &evidence.consoles);
     job.add_consoles(std::mem::take(&mut evidence.consoles), &evidence.agents);
     job.finish(&evidence, options);
     job
@@ -469,6 +477,7 @@ impl Job {
         let evidence = self.rank(slot.key.attempt, rank, Some(slot.key.local_rank), host);
         evidence.output = slot.output;
         evidence.output_whole = slot.output_whole;
+        evidence.output_lines = slot.output_lines;
         evidence.uncaught = slot.uncaught;
         evidence.output_path = slot.stderr;
         evidence.assumed |= numbers.is_assumed(&slot.key.run, slot.key.attempt);

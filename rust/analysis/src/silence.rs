@@ -19,6 +19,8 @@ impl Attempt<'_> {
             return self.preempted();
         }
         self.pointed_at(&timeouts)
+            .or_else(|| self.by_unknown_exit())
+            .or_else(|| self.by_watchdogs())
             .or_else(|| self.preempted())
             .or_else(|| self.odd_one_out())
             .or_else(|| self.silent(&timeouts))

@@ -295,8 +295,8 @@ class ErrorHandler:
             warn(f"Unable to write error to file. {headline(error)}")
             return
         committed.append(True)
-        told = not is_new or deferral is not None
-        if written is None and not told and logging_is_configured():
+        is_untold = is_new and deferral is None
+        if written is None and is_untold and logging_is_configured():
             text = record.content.decode()
             log(ERROR, "no error file defined, the error is only logged: %s", text)
 

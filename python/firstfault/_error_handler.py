@@ -9,6 +9,7 @@ import sys
 from _contextvars import ContextVar
 
 from firstfault import _hooks, _native
+from firstfault._earlier import Earlier
 from firstfault._error_file import damaged, failed_child, load, says, section_of
 from firstfault._error_record import make
 from firstfault._exception import headline
@@ -22,13 +23,13 @@ from firstfault._notices import (
     warn,
 )
 from firstfault._patience import within
-from firstfault._text import cut, is_message, printable
+from firstfault._text import printable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from firstfault._error_record import ErrorRecord, Moment
+    from firstfault._error_record import Deferral, ErrorRecord
 
 leaving: ContextVar[bool | None] = ContextVar("firstfault.leaving", default=None)
 """While `record` hands over an exception: whether the process leaves because of it."""
@@ -110,15 +111,22 @@ class ErrorHandler:
         If a signal's handler raises meanwhile (as Ctrl-C does), the record is completed
         first.
         """
+        self._record_whole(e, None)
+
+    def _record_deferred(self, e: Exception, facts: dict[str, object]) -> None:
+        """Write the provisional record of an error that waits for all ranks."""
+        self._record_whole(e, (facts, e))
+
+    def _record_whole(self, e: BaseException, deferral: Deferral | None) -> None:
         if is_disabled():
             return
         _reserve.clear()
         committed: list[bool] = []
         try:
-            self._record(e, committed)
+            self._record(e, committed, deferral)
         except BaseException:
             if not committed:
-                self._record(e, committed, briefly=True)
+                self._record(e, committed, deferral, briefly=True)
             raise
         finally:
             _keep_reserve()
@@ -242,15 +250,22 @@ class ErrorHandler:
             log(DEBUG, "cannot remove %s: %s", my_error_file, error)
 
     def _record(
-        self, e: BaseException, committed: list[bool], *, briefly: bool = False
+        self,
+        e: BaseException,
+        committed: list[bool],
+        deferral: Deferral | None,
+        *,
+        briefly: bool = False,
     ) -> None:
         if self._fn_name:
             log(DEBUG, "recording exception from entrypoint fn: %s", self._fn_name)
-        final = leaving.get() is True
+        final = leaving.get() is True and deferral is None
         try:
-            is_new = _earlier.find(e) is None
-            moment = _earlier.moment_of(e) or _native.clock()
-            preceded_by = _preceding(e) if final else []
+            deferral = deferral or _earlier.deferral_of(e)
+            subject = e if deferral is None else deferral[1]
+            is_new = _earlier.find(subject) is None
+            moment = _earlier.moment_of(subject) or _native.clock()
+            preceded_by = _preceding(subject) if final else []
             path = self._get_error_file_path()
             record = make(
                 e,
@@ -259,8 +274,10 @@ class ErrorHandler:
                 preceded_by=preceded_by,
                 child=None if briefly else _handed_on(e, path),
                 briefly=briefly,
+                deferral=deferral,
             )
             if not final:
+                record.deferred = None if deferral is None else deferral[0]
                 _earlier.add(e, record)
             if final:
                 if _earlier.was_final(e, record, path):
@@ -271,14 +288,15 @@ class ErrorHandler:
                 record.content,
                 record.compact,
                 final=final,
-                copy=final and record.kind == "exception",
+                copy=final and record.kind != "exit",
             )
         except Exception as error:
             committed.append(False)
             warn(f"Unable to write error to file. {headline(error)}")
             return
         committed.append(True)
-        if written is None and is_new and logging_is_configured():
+        is_untold = is_new and deferral is None
+        if written is None and is_untold and logging_is_configured():
             text = record.content.decode()
             log(ERROR, "no error file defined, the error is only logged: %s", text)
 
@@ -296,70 +314,7 @@ def _handed_on(e: BaseException, path: str | None) -> tuple[int, str, str] | Non
         return None  # What can be said without it is said.
 
 
-class _Earlier:
-    """The provisional records of this process, which a final one mentions.
-
-    An exception is known again by its identity and its arguments, which are kept: the
-    exception itself is not, because its traceback holds all that its frames hold.
-    """
-
-    LIMIT = 16
-
-    def __init__(self) -> None:
-        self.pid = os.getpid()
-        self.entries: list[tuple[int, object, ErrorRecord]] = []
-        self.final: object = None
-
-    def add(self, e: BaseException, record: ErrorRecord) -> None:
-        """Remember a record that was just made."""
-        known = self.find(e)
-        if self.pid != os.getpid():  # A forked child has no failures yet.
-            self.pid, self.entries = os.getpid(), []
-        self.entries = [entry for entry in self.entries if entry is not known]
-        if len(self.entries) == self.LIMIT:  # The first and the latest tell the most.
-            del self.entries[self.LIMIT // 2]
-        self.entries.append((id(e), _plain_arguments(e), record))
-
-    def moment_of(self, e: BaseException) -> Moment | None:
-        """Return when this very exception was recorded first, if it was."""
-        known = self.find(e)
-        if known is None or known[1] is None:
-            return None
-        return known[2].moment
-
-    def others(self, e: BaseException) -> list[dict[str, object]]:
-        """Return the failures recorded before this one, the first one first."""
-        known = self.find(e)
-        return [
-            {
-                "kind": entry[2].kind,
-                "message": cut(entry[2].message, 2048)[0],
-                "time_ns": entry[2].moment[0],
-            }
-            for entry in self.entries
-            if entry is not known and self.pid == os.getpid()
-        ]
-
-    def was_final(self, e: BaseException, record: ErrorRecord, path: object) -> bool:
-        """Return whether this is the final failure still, and remember it as that.
-
-        It is where a forked child returns through several decorated functions.
-        """
-        before, self.final = self.final, (os.getpid(), id(e), record.message, path)
-        return before == self.final
-
-    def find(self, e: BaseException) -> tuple[int, object, ErrorRecord] | None:
-        """Return the record of this very exception, if there is one."""
-        if self.pid != os.getpid():
-            return None
-        for entry in reversed(self.entries):
-            same = entry[0] == id(e) and entry[1] is _plain_arguments(e)
-            if same and is_message(headline(e), entry[2].message):
-                return entry
-        return None
-
-
-_earlier = _Earlier()
+_earlier = Earlier()
 
 
 def _preceding(e: BaseException) -> list[dict[str, object]]:
@@ -368,13 +323,6 @@ def _preceding(e: BaseException) -> list[dict[str, object]]:
     recorded = [other["message"] for other in others]
     others += [note for note in _hooks.noted() if note["message"] not in recorded]
     return sorted(others, key=lambda other: str(other["time_ns"]))
-
-
-def _plain_arguments(e: BaseException) -> object:
-    """Return the arguments of an exception, None where keeping them could keep much."""
-    plain = (str, int, float, bool, type(None))
-    arguments = e.args
-    return arguments if arguments and all(type(a) in plain for a in arguments) else None
 
 
 def _make_room(path: str | None, record: ErrorRecord) -> None:

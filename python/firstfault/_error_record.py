@@ -23,24 +23,29 @@ if TYPE_CHECKING:
 
     Moment = tuple[int, int, int | None, bool | None]
     Data = dict[str, object]
+    Deferral = tuple[Data, BaseException]
+    """What is known of a deferred error, and the error: of a rank that only stopped
+    because of its peers, what left main."""
     ChildFailure = tuple[int, str, str]  # process ID, message, call stack
 
 SCHEMA_VERSION = 1
 COMPACT_BYTES = 4000
+SHORT_MESSAGE_BYTES = 2048
 
 
 class ErrorRecord:
     """One failure, ready to be written: read-only once made.
 
     Attributes:
-        kind: ``exception`` or ``exit``.
+        kind: ``exception``, ``exit`` or ``deferred``.
         message: ``ValueError: the text``, at most 16 KiB.
         moment: When it was recorded first, as `_native.clock` says it.
         content: The error file, a JSON object in ASCII.
         compact: The same in at most 4000 bytes, the message first.
+        deferred: What is known of a deferred error, and may still change; else None.
     """
 
-    __slots__ = ("compact", "content", "kind", "message", "moment")
+    __slots__ = ("compact", "content", "deferred", "kind", "message", "moment")
 
     def __init__(
         self, kind: str, message: str, moment: Moment, content: str, compact: str
@@ -48,8 +53,15 @@ class ErrorRecord:
         self.kind = kind
         self.message = message
         self.moment = moment
+        self.deferred: Data | None = None
         self.content = content.encode()
         self.compact = compact.encode()
+
+    def in_short(self) -> Data:
+        """Return what the record of a later failure says of this one."""
+        message = cut(self.message, SHORT_MESSAGE_BYTES)[0]
+        told = {"kind": self.kind, "message": message, "time_ns": self.moment[0]}
+        return told if self.deferred is None else told | {"deferred": self.deferred}
 
 
 def make(
@@ -60,6 +72,7 @@ def make(
     preceded_by: list[Data],
     child: ChildFailure | None = None,
     briefly: bool = False,
+    deferral: Deferral | None = None,
 ) -> ErrorRecord:
     """Return the record of an exception, or as much of it as can be made.
 
@@ -72,15 +85,16 @@ def make(
         preceded_by: What was recorded before it.
         child: The failure of a child process that this one hands on by its status.
         briefly: Whether to leave out all that runs code of others.
+        deferral: Why it is raised, where a `Deferred` raises it.
     """
     before = e.__traceback__, e.__context__, e.__cause__, e.__suppress_context__
     try:
         if briefly:
-            return _minimal(e, moment, final)
+            return _minimal(e, moment, final, deferral)
         try:
-            return _full(e, moment, final, preceded_by, child)
+            return _full(e, moment, final, preceded_by, child, deferral)
         except Exception:
-            return _minimal(e, moment, final)
+            return _minimal(e, moment, final, deferral)
     finally:
         traceback, context, cause, suppress = before
         if e.__traceback__ is not traceback:
@@ -99,7 +113,9 @@ def _full(
     final: bool,
     preceded_by: list[Data],
     child: ChildFailure | None,
+    deferral: Deferral | None,
 ) -> ErrorRecord:
+    subject = e if deferral is None else deferral[1]
     truncated: dict[str, int] = {}
     text = headline(e)
     if child is not None:
@@ -107,39 +123,52 @@ def _full(
     message, missing = cut(text, MESSAGE_BYTES)
     if missing:
         truncated["message"] = missing
-    section = _section(e, moment, final) | {"exception": describe(e, truncated)}
+    section = _section(e, moment, final, deferral)
+    section["exception"] = describe(subject, truncated)
     if preceded_by:
         section["preceded_by"] = preceded_by
-    stack = callstack(e, truncated)
+    stack = callstack(subject, truncated)
     if child is not None:
         stack += f"\nChild process {child[0]} had failed before:\n{child[2]}"
     if truncated:
         section["truncated"] = truncated
-    collateral = is_collateral(e, chain_of(e)[0], _native.is_collateral)
+    if deferral is None:
+        collateral = is_collateral(e, chain_of(e)[0], _native.is_collateral)
+    else:
+        collateral = "where" not in deferral[0]
     known = _native.identity(), _native.black_box()
     return _assemble(e, moment, message, stack, section, collateral, known)
 
 
-def _minimal(e: BaseException, moment: Moment, final: bool) -> ErrorRecord:
+def _minimal(
+    e: BaseException, moment: Moment, final: bool, deferral: Deferral | None
+) -> ErrorRecord:
     """Return a record that needs little memory, no other module and no open file."""
+    subject = e if deferral is None else deferral[1]
     message = cut(headline(e), MESSAGE_BYTES)[0]
-    stack = cut(plain_callstack(e), CALLSTACK_BYTES)[0]
-    section = _section(e, moment, final)
-    section["exception"] = {"type": class_name(type(e)), "message": message}
+    stack = cut(plain_callstack(subject), CALLSTACK_BYTES)[0]
+    section = _section(e, moment, final, deferral)
+    text = message if subject is e else cut(headline(subject), MESSAGE_BYTES)[0]
+    section["exception"] = {"type": class_name(type(subject)), "message": text}
     return _assemble(e, moment, message, stack, section, False, ())
 
 
-def _section(e: BaseException, moment: Moment, final: bool) -> Data:
+def _section(
+    e: BaseException, moment: Moment, final: bool, deferral: Deferral | None
+) -> Data:
     time_ns, monotonic_ns, max_error_us, synchronized = moment
+    kind = "exit" if isinstance(e, SystemExit) else "exception"
     section: Data = {
         "schema_version": SCHEMA_VERSION,
-        "kind": "exit" if isinstance(e, SystemExit) else "exception",
+        "kind": kind if deferral is None else "deferred",
         "final": final,
         "time_ns": time_ns,
         "monotonic_ns": monotonic_ns,
     }
     if max_error_us is not None:
         section["clock"] = {"max_error_us": max_error_us, "synchronized": synchronized}
+    if deferral is not None:
+        section["deferred"] = dict(deferral[0])
     return section
 
 
@@ -171,9 +200,8 @@ def _assemble(
     content = (
         f'{{"message": {encode(torch_part(message, stack))}, "firstfault": {own}}}'
     )
-    short = {
-        key: section[key] for key in ("schema_version", "kind", "final", "time_ns")
-    }
+    kept = ("schema_version", "kind", "final", "time_ns", "deferred")
+    short = {key: section[key] for key in kept if key in section}
     compact = _shrink(
         lambda size: encode(
             {

@@ -3,7 +3,7 @@
 use crate::Options;
 use crate::decide::count;
 use crate::exits::Exit;
-use crate::failure::Section;
+use crate::failure::{Deferred, Section};
 use crate::hosts::HostFact;
 use crate::logs::Signalled;
 use crate::numbers::{Numbers, loose_ranks};
@@ -169,6 +169,12 @@ impl RankEvidence {
 
     pub(crate) fn section(&self) -> Option<&Section> {
         self.record.as_ref()?.failure.section.as_deref()
+    }
+
+    /// Returns what its record says of an error that this rank deferred itself.
+    pub(crate) fn deferred(&self) -> Option<&Deferred> {
+        let deferred = self.section()?.deferred.as_ref()?;
+        deferred.place.is_some().then_some(deferred)
     }
 }
 
@@ -547,8 +553,8 @@ impl Job {
         }
         if evidence.replaced > 0 {
             notes.push(format!(
-                "{} of earlier processes, replaced since, kept out",
-                count(evidence.replaced, "stale error file")
+                "{} that a later record took the place of, kept out",
+                count(evidence.replaced, "error file")
             ));
         }
         let mut said: BTreeMap<&str, usize> = BTreeMap::new();

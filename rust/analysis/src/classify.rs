@@ -54,7 +54,7 @@ pub fn classify(failure: &Failure) -> Finding {
     if let Some(section) = section.filter(|section| is_signal(section)) {
         return crash(failure, section);
     }
-    if let Some(finding) = consequence(failure, section) {
+    if let Some(finding) = stopped(failure, section).or_else(|| consequence(failure, section)) {
         return finding;
     }
     let stack = traceback::strip_prefixes(&failure.callstack);
@@ -66,9 +66,27 @@ pub fn classify(failure: &Failure) -> Finding {
     finding
 }
 
+/// A rank that stopped because another deferred an error: whatever its record repeats of that, the cause is the other's.
+fn stopped(failure: &Failure, section: Option<&Section>) -> Option<Finding> {
+    let deferred = section.and_then(|section| section.deferred.as_ref());
+    if deferred.is_none_or(|deferred| deferred.place.is_some()) {
+        return None;
+    }
+    let rule = rules().by_id("stopped-by-agreement");
+    let fingerprint = Fingerprint::of(&rule.category, "", "", std::iter::empty());
+    Some(Finding {
+        pointers: rule.pointers(&failure.message),
+        ..Finding::plain(rule, fingerprint, failure.message.clone())
+    })
+}
+
 /// A consequence that was raised from nothing: most failures of a large job, and none of them needs its stack read.
 fn consequence(failure: &Failure, section: Option<&Section>) -> Option<Finding> {
     let exception = section.and_then(|section| section.exception.as_ref());
+    if section.is_some_and(|section| section.deferred.is_some()) {
+        // Its message is what left main, and that is made of the errors of all ranks.
+        return None;
+    }
     let alone =
         exception.is_none_or(|exception| exception.chain.is_empty() && exception.group.is_empty());
     if !alone || failure.message.is_empty() {
@@ -321,6 +339,34 @@ pub fn is_collateral(text: &str) -> bool {
     rules()
         .by_text(type_name, text, "")
         .is_some_and(|rule| rule.role == Role::Collateral)
+}
+
+/// Categories of what has broken in the device or in the communicator, whoever says so first.
+const OF_DEVICE_OR_COMMUNICATOR: &[&str] = &[
+    "device_assert",
+    "gpu_lost",
+    "host_stall",
+    "illegal_memory_access",
+    "nccl_internal_error",
+];
+
+/// Returns whether an exception's text is one of a rank's own work: not of the communicator, the device or a peer.
+///
+/// For the training process, which may go on after such an exception with the collectives that its peers expect.
+///
+/// ```
+/// use firstfault_analysis::classify::is_rank_local;
+///
+/// assert!(is_rank_local("OSError: [Errno 28] No space left on device"));
+/// assert!(!is_rank_local("RuntimeError: Timed out waiting 8000ms for recv operation to complete"));
+/// ```
+pub fn is_rank_local(text: &str) -> bool {
+    let (type_name, _) = traceback::split(text);
+    rules().by_text(type_name, text, "").is_none_or(|rule| {
+        !rule.job
+            && !matches!(rule.role, Role::Collateral | Role::Timeout)
+            && !OF_DEVICE_OR_COMMUNICATOR.contains(&rule.category.as_str())
+    })
 }
 
 #[cfg(test)]

@@ -54,6 +54,42 @@ pub(crate) fn utc(time_ns: i64) -> String {
     )
 }
 
+/// What a rank had deferred, and where it stopped for that; also before it failed in another way.
+fn deferred(outcome: &Outcome<'_>) -> Vec<String> {
+    let Some(record) = &outcome.evidence.record else {
+        return Vec::new();
+    };
+    let mut lines = Vec::new();
+    if let Some(deferred) = outcome.evidence.deferred() {
+        let more = match deferred.suppressed {
+            0 => String::new(),
+            more => format!(", and {} after it", count(more as usize, "more error")),
+        };
+        let stopped = deferred
+            .stopped_at
+            .map(|step| format!("; the ranks stopped at step {step}"))
+            .unwrap_or_default();
+        let what = match outcome.is_pending() {
+            true => format!(
+                "before that it had an error {deferred}: {}",
+                first_line(&record.failure.message)
+            ),
+            false => "it deferred the error".to_owned(),
+        };
+        lines.push(format!("{what}{more}{stopped}"));
+    }
+    let section = record.failure.section.as_deref();
+    let earlier = section.map_or(&[][..], |section| &section.preceded_by);
+    lines.extend(earlier.iter().filter_map(|earlier| {
+        let deferred = earlier.deferred.as_ref()?;
+        Some(format!(
+            "before that it had an error {deferred}: {}",
+            first_line(&earlier.message)
+        ))
+    }));
+    lines
+}
+
 /// Returns the reasons, strongest first; `outcome` is that of the rank which shows what happened.
 pub(crate) fn explain(
     attempt: &Attempt<'_>,
@@ -65,7 +101,11 @@ pub(crate) fn explain(
         let rank = outcome.evidence.rank;
         match (&outcome.evidence.record, outcome.file()) {
             (Some(record), _) => lines.push(format!(
-                "rank {rank} recorded it: {}",
+                "rank {rank} recorded {}: {}",
+                match outcome.is_pending() {
+                    true => "what it had deferred, and nothing later",
+                    false => "it",
+                },
                 record.path.display()
             )),
             (None, _)
@@ -119,9 +159,11 @@ pub(crate) fn explain(
             .record
             .as_ref()
             .map(|record| first_line(&record.failure.message));
-        if let Some(message) = message.filter(|message| *message != first_line(&outcome.title)) {
+        let message = message.filter(|message| !outcome.title.starts_with(message));
+        if let Some(message) = message.filter(|_| !outcome.is_pending()) {
             lines.push(format!("it left main as: {message}"));
         }
+        lines.extend(deferred(outcome));
     }
     lines.extend(decision.reasons.iter().cloned());
     let victims: Vec<&Outcome<'_>> = attempt
@@ -131,10 +173,10 @@ pub(crate) fn explain(
         .collect();
     let mut by: BTreeMap<(&str, &str), Vec<u32>> = BTreeMap::new();
     for victim in &victims {
-        let what = if victim.end == End::Timeout {
-            "waited in vain"
-        } else {
-            "failed only because of another"
+        let what = match victim.end {
+            End::Timeout => "waited in vain",
+            _ if victim.is_stopped() => "only stopped with it, as all had agreed",
+            _ => "failed only because of another",
         };
         by.entry((what, victim.category()))
             .or_default()

@@ -98,16 +98,69 @@ pub struct Section {
     pub breadcrumbs: Vec<Breadcrumb>,
     /// Where a deferred error was raised and where the job stopped for it.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub deferred: Option<serde_json::Value>,
-    /// Provisional records that this one replaced.
+    pub deferred: Option<Deferred>,
+    /// What the process had survived before, the first first: provisional records that this one replaced, exceptions
+    /// that ended a thread only.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub preceded_by: Vec<serde_json::Value>,
+    pub preceded_by: Vec<Survived>,
     /// How each stage of the recording ended.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub stages: Vec<serde_json::Value>,
     /// What was cut for its size, by name, as a count.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub truncated: BTreeMap<String, u64>,
+}
+
+/// A deferred error: an error of one rank that waits until all ranks have stopped at the same step.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub struct Deferred {
+    /// What the rank was doing, as its program calls it; absent where it deferred nothing itself and only stopped with
+    /// the others.
+    #[serde(rename = "where", skip_serializing_if = "Option::is_none")]
+    pub place: Option<String>,
+    /// The step at which it happened.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub step: Option<i64>,
+    /// How many more errors the rank deferred after it.
+    pub suppressed: u64,
+    /// The step at which the rank stopped.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub stopped_at: Option<i64>,
+}
+
+impl std::fmt::Display for Deferred {
+    /// Writes `deferred at step 17 in "metadata"`, as far as it is known.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("deferred")?;
+        if let Some(step) = self.step {
+            write!(f, " at step {step}")?;
+        }
+        match self.place.as_deref() {
+            None | Some("") => Ok(()),
+            Some(place) => write!(f, " in \"{place}\""),
+        }
+    }
+}
+
+/// A failure that did not end the process.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub struct Survived {
+    /// What kind of record it had.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub kind: Option<Kind>,
+    /// What it said.
+    pub message: String,
+    /// When, in nanoseconds since the Unix epoch.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub time_ns: Option<i64>,
+    /// Where an exception that nobody recorded was seen.
+    #[serde(rename = "where", skip_serializing_if = "Option::is_none")]
+    pub place: Option<String>,
+    /// More about a deferred error.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub deferred: Option<Deferred>,
 }
 
 /// The signal handlers around ours for one signal, each as `<path>+<offset>` or, outside any file, an address.

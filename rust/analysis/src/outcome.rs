@@ -78,6 +78,9 @@ impl Outcome<'_> {
         } else {
             finding.headline.clone()
         };
+        if let Some(deferred) = self.evidence.deferred() {
+            self.title = format!("{}, {deferred}", crate::verdict::first_line(&self.title));
+        }
         self.time_ns = failure.time_ns;
         self.coarse_ns = if failure.whole_seconds {
             1_000_000_000
@@ -90,8 +93,9 @@ impl Outcome<'_> {
             .section
             .as_ref()
             .is_some_and(|section| !section.is_final);
-        if provisional && status.is_some_and(is_crash) {
-            // What was recorded in passing is not what it died of.
+        let killed = |status: i64| status < 0 && self.evidence.deferred().is_some();
+        if provisional && status.is_some_and(|status| is_crash(status) || killed(status)) {
+            // What was recorded in passing, or waited for the others, is not what it died of.
             self.by_status(true);
             return;
         }
@@ -220,6 +224,21 @@ impl Outcome<'_> {
         self.finding = Some(finding);
     }
 
+    /// Whether it ended, in another way, before an error that it had deferred was raised.
+    pub(crate) fn is_pending(&self) -> bool {
+        let deferred = self.evidence.deferred();
+        deferred.is_some_and(|deferred| !self.title.ends_with(&deferred.to_string()))
+    }
+
+    /// Whether it only stopped with a rank that deferred an error.
+    pub(crate) fn is_stopped(&self) -> bool {
+        let rule = self
+            .finding
+            .as_ref()
+            .map(|finding| finding.rule.id.as_str());
+        rule == Some("stopped-by-agreement")
+    }
+
     /// Whether it aborted, and neither a record nor its last words say over what: a watchdog's victim does that too.
     pub(crate) fn gave_up_unexplained(&self) -> bool {
         self.finding
@@ -255,7 +274,9 @@ impl Outcome<'_> {
     /// Returns the training step that the rank had reached, and its latest breadcrumbs, oldest first.
     pub(crate) fn last_words(&self) -> (Option<i64>, &[Breadcrumb]) {
         let section = self.evidence.section();
-        let told = section.map(|section| (section.step, &section.breadcrumbs[..]));
+        // The rank went on after an error that it deferred.
+        let happened = self.evidence.deferred().and_then(|deferred| deferred.step);
+        let told = section.map(|section| (happened.or(section.step), &section.breadcrumbs[..]));
         let boxed = self.evidence.black_box.as_ref();
         let boxed = boxed.map(|boxed| (boxed.content.step, &boxed.content.breadcrumbs[..]));
         told.filter(|(step, breadcrumbs)| step.is_some() || !breadcrumbs.is_empty())

@@ -151,7 +151,7 @@ fn a_child_and_a_stale_file_are_no_evidence_of_the_rank() {
     let report = job.report();
     assert_eq!(cause(&report).1, "nan_loss");
     assert_eq!(report.damaged_files, []);
-    for part in ["1 stale error file of", "1 record of later"] {
+    for part in ["1 error file that a later record took", "1 record of later"] {
         assert!(
             report.incomplete.iter().any(|line| line.starts_with(part)),
             "{part}: {:?}",

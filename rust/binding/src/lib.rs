@@ -20,7 +20,9 @@ mod _native {
         precede, protect_native_threads, reassert, replace,
     };
     #[pymodule_export]
-    use crate::reading::{doctor, is_collateral, modules_to_import, run_cli, signal_name};
+    use crate::reading::{
+        doctor, is_collateral, is_rank_local, modules_to_import, run_cli, signal_name,
+    };
     #[pymodule_export]
     use crate::report::{report, root_cause};
 

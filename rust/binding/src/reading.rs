@@ -17,6 +17,15 @@ pub(crate) fn is_collateral(message: &str) -> Result<bool> {
     guard(|| Ok(classify::is_collateral(message)))
 }
 
+/// Return whether an exception's text is one of a rank's own work: not of the communicator, the device or a peer.
+///
+/// Args:
+///     message: The exception as ``ValueError: the text``.
+#[pyfunction]
+pub(crate) fn is_rank_local(message: &str) -> Result<bool> {
+    guard(|| Ok(classify::is_rank_local(message)))
+}
+
 /// Return the name of a signal, as `SIGSEGV`, or None for a number without one.
 #[pyfunction]
 pub(crate) fn signal_name(number: i32) -> Option<&'static str> {

@@ -323,34 +323,48 @@ pub(crate) fn this_process() -> Process {
     }
 }
 
-/// The provisional records so far, as a crash record will carry them.
-static PRECEDING: Mutex<Vec<String>> = Mutex::new(Vec::new());
+/// The provisional records so far, as a crash record will carry them: when each was made first, and what is said of it.
+static PRECEDING: Mutex<Vec<(Option<i64>, String)>> = Mutex::new(Vec::new());
 /// How many are kept: what the handler was told is never freed.
 const PRECEDING_MAX: usize = 8;
 
-/// Lets a later crash record say what was recorded before it and survived.
+/// Lets a later crash record say what was recorded before it and survived; the same failure again takes the place of
+/// the one before.
 fn precede_crash(record: &[u8]) {
     let Ok(record) = serde_json::from_slice::<serde_json::Value>(record) else {
         return;
     };
     let section = &record[firstfault_format::SECTION];
     let message = record["message"]["message"].as_str().unwrap_or_default();
-    let entry = serde_json::json!({
+    let mut entry = serde_json::json!({
         "kind": section["kind"],
         "message": message.chars().take(1000).collect::<String>(),
         "time_ns": section["time_ns"],
     });
-    precede(entry.to_string());
+    if !section["deferred"].is_null() {
+        entry["deferred"] = section["deferred"].clone();
+    }
+    keep(section["time_ns"].as_i64(), entry.to_string());
 }
 
 /// Lets a later crash record mention a failure that the process survived: a JSON object. At most eight are kept.
 pub fn precede(entry: String) {
+    keep(None, entry);
+}
+
+fn keep(time_ns: Option<i64>, entry: String) {
     let mut preceding = PRECEDING.lock().unwrap_or_else(PoisonError::into_inner);
-    if preceding.len() >= PRECEDING_MAX {
-        return;
+    let known = preceding
+        .iter()
+        .position(|(time, _)| time_ns.is_some() && *time == time_ns);
+    match known {
+        Some(index) if preceding[index].1 == entry => return,
+        Some(index) => preceding[index].1 = entry,
+        None if preceding.len() < PRECEDING_MAX => preceding.push((time_ns, entry)),
+        None => return,
     }
-    preceding.push(entry);
-    let all: &'static [u8] = Box::leak(preceding.join(",").into_boxed_str()).as_bytes();
+    let entries: Vec<&str> = preceding.iter().map(|(_, entry)| entry.as_str()).collect();
+    let all: &'static [u8] = Box::leak(entries.join(",").into_boxed_str()).as_bytes();
     firstfault_handler::install::set_preceded_by(Box::leak(Box::new(all)));
 }
 

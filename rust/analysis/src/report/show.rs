@@ -2,7 +2,7 @@
 
 use super::safe;
 use crate::error::Error;
-use crate::failure::{Failure, Frame, Handlers, NativeFrame, Section, Thread};
+use crate::failure::{Deferred, Failure, Frame, Handlers, NativeFrame, Section, Thread};
 use crate::scan::read;
 use crate::symbolize::Symbolizer;
 use crate::{parse, traceback};
@@ -22,6 +22,8 @@ const MAX_FRAMES: usize = 64;
 const MAX_FRAMES_OF_OTHERS: usize = 24;
 /// How many lines a text for people may have that a record brings along.
 const MAX_TEXT_LINES: usize = 200;
+/// How many failures are shown that the process survived before.
+const MAX_EARLIER: usize = 8;
 /// The largest source file that is looked into.
 const MAX_SOURCE_BYTES: u64 = 4 << 20;
 
@@ -135,6 +137,25 @@ pub fn text(shown: &Shown, colour: bool) -> String {
     page.lines.join("\n")
 }
 
+/// What a record says about a deferred error, in one line.
+fn held(deferred: &Deferred) -> String {
+    let mut parts = Vec::new();
+    if deferred.place.is_some() {
+        parts.push(deferred.to_string());
+        if deferred.suppressed > 0 {
+            parts.push(format!("{} more after it", deferred.suppressed));
+        }
+    } else {
+        parts.push("another rank's error was deferred".to_owned());
+    }
+    parts.extend(
+        deferred
+            .stopped_at
+            .map(|step| format!("stopped at step {step}")),
+    );
+    parts.join(", ")
+}
+
 struct Page {
     lines: Vec<String>,
     sources: Sources,
@@ -192,8 +213,21 @@ impl Page {
         if let Some(message) = &section.abort_message {
             self.fact("abort", message);
         }
+        if let Some(deferred) = &section.deferred {
+            self.fact("held", &held(deferred));
+        }
         if !section.is_final && section.kind.is_some() {
             self.fact("note", "provisional: the program went on after this");
+        }
+        for earlier in section.preceded_by.iter().take(MAX_EARLIER) {
+            let after = earlier
+                .deferred
+                .as_ref()
+                .map(|deferred| format!(", {deferred}"))
+                .or(earlier.place.as_ref().map(|place| format!(", in {place}")))
+                .unwrap_or_default();
+            let message = earlier.message.lines().next().unwrap_or_default();
+            self.fact("after", &format!("{message}{after}"));
         }
     }
 

@@ -1,0 +1,139 @@
+"""One deferring scope: what is paid for in every step, so it costs little.
+
+No generator and no object that is not needed; measured by ``make bench``.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from _thread import get_ident
+
+from firstfault.deferred import _collectives
+from firstfault.deferred._collectives import open_scopes
+from firstfault.deferred._may_defer import may_defer
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from types import TracebackType
+    from typing import Any
+
+    from firstfault.deferred._captures import Captures
+
+_main_thread = threading.main_thread().ident
+
+_world: Any = None
+"""Torch's own record of the process groups, once it is loaded."""
+
+
+class Scope:
+    """A block whose error is deferred, where it may be."""
+
+    __slots__ = (
+        "_before",
+        "_captures",
+        "_is_open",
+        "_outer",
+        "_saw",
+        "_thread",
+        "_where",
+    )
+
+    def __init__(self, captures: Captures, where: str) -> None:
+        self._captures = captures
+        self._where = where
+
+    def __enter__(self) -> None:
+        self._thread = thread = get_ident()
+        self._outer = open_scopes.get(thread)
+        self._saw = False
+        self._is_open = True
+        self._before: int | None = None
+        open_scopes[thread] = self
+        # Other threads' collectives count too: only where the trunk itself waits.
+        if thread == _main_thread and (_world is not None or _is_loaded()):
+            group = self._captures._group or _world._default_pg
+            if group is not None:
+                try:
+                    self._before = group._get_sequence_number_for_group()
+                except RuntimeError:
+                    return  # Not every backend counts.
+
+    def __exit__(
+        self,
+        cls: type[BaseException] | None,
+        e: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> bool:
+        self._is_open = False
+        if self._outer is None and open_scopes.get(self._thread) is self:
+            del open_scopes[self._thread]
+        else:
+            self._reopen_outer()
+        if e is None and not self._saw:
+            before = self._before
+            if before is None:
+                return False
+            try:
+                group = self._captures._group or _world._default_pg
+                if group._get_sequence_number_for_group() == before:
+                    return False
+            except (AttributeError, RuntimeError):
+                return False  # The group was destroyed in the scope.
+            return self._leave(None, True)
+        return self._leave(e, self._saw or self._has_issued())
+
+    def _reopen_outer(self) -> None:
+        """Make the innermost scope that is still open the one of this thread.
+
+        Scopes of tasks on one thread do not end in the order in which they began.
+        """
+        if open_scopes.get(self._thread) is not self:
+            return
+        outer = self._outer
+        while outer is not None and not outer._is_open:
+            outer = outer._outer
+        if outer is None:
+            del open_scopes[self._thread]
+        else:
+            open_scopes[self._thread] = outer
+
+    def _has_issued(self) -> bool:
+        if self._before is None:
+            return False
+        try:
+            group = self._captures._group or _world._default_pg
+            return bool(group._get_sequence_number_for_group() != self._before)
+        except (AttributeError, RuntimeError):
+            return True  # The group was destroyed in the scope.
+
+    def note_collective(self, name: str, site: str) -> None:
+        """Take notice of a collective that is about to be issued on this thread.
+
+        Raises:
+            CollectiveInScopeError: It must not be, by the program's own wish.
+        """
+        scope: Scope | None = self
+        while scope is not None:
+            scope._saw = True
+            scope = scope._outer
+        _collectives.report(self._where, name, site, self._captures._strict)
+
+    def _leave(self, e: BaseException | None, issued: bool) -> bool:
+        if e is None:
+            if not self._saw:
+                site = _collectives.place_of(sys._getframe(2))
+                what = "a collective was issued"
+                _collectives.report(self._where, what, site, self._captures._strict)
+            return False
+        if not may_defer(e, collective_issued=issued):
+            return False
+        self._captures._keep(e, self._where)  # type: ignore[arg-type]
+        return True
+
+
+def _is_loaded() -> bool:
+    """Return whether torch.distributed is loaded, whose groups are watched then."""
+    global _world
+    _world = _collectives.watch()
+    return _world is not None

@@ -102,9 +102,11 @@ def purge(
     """
     if _failed_anywhere(errs):
         return
+    if not _is_here(errs, here):
+        return
     with errs.defer("purge"):
-        if _is_here(errs, here):
-            for path in map(Path, paths):
+        for path in [Path(path) for path in paths]:
+            with errs.defer("purge"):  # One that cannot be removed keeps no other.
                 _remove(path)
 
 

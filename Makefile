@@ -40,6 +40,7 @@ bench: $(VENV)/ready  ## measure against torch, an undecorated main and the floo
 	rm -f $(VENV)/built
 	$(BIN)/python benches/side_by_side.py
 	$(BIN)/python benches/crashes.py
+	$(BIN)/python benches/deferred.py
 	cargo bench --quiet --locked -p firstfault-benches
 
 clean:  ## remove what the other targets made

@@ -48,7 +48,7 @@ class Agreement:
         self._outcome: Outcome | None = None
         self._frozen_at = 0.0
         self._watcher: Watcher | None = None
-        self._changed = _condition()
+        self._new_lock()
 
     @classmethod
     def start(
@@ -110,7 +110,7 @@ class Agreement:
             AgreementError: There is no agreement: a peer or the store is lost. This
                 rank stops too, but cannot know where the others do.
         """
-        with self._changed:
+        with self._lock:
             if self._open:
                 self._calls += 1
                 return False
@@ -165,6 +165,12 @@ class Agreement:
         if not self._finished:
             self.settle(Lost((), "this rank has left the agreement"))
 
+    def _new_lock(self) -> None:
+        # Reentrant: a signal handler may announce while the same thread counts a call.
+        # A call takes it directly, which is three times as fast as by the condition.
+        self._lock = threading.RLock()
+        self._changed = threading.Condition(self._lock)
+
     # Under the lock.
 
     def _frozen_call(self) -> bool:
@@ -216,7 +222,7 @@ class Agreement:
 
     def orphan(self) -> None:
         """Go on alone: a forked child is no rank and has no threads."""
-        self._changed = _condition()
+        self._new_lock()
         self._watcher = None
         if self._outcome is None and self._announced:
             self._outcome = Stop(self._calls + 1)
@@ -240,11 +246,6 @@ def _orphan_all() -> None:
 # After torch's own, which were registered when it was imported: ours run first.
 atexit.register(_close_all)
 os.register_at_fork(after_in_child=_orphan_all)
-
-
-def _condition() -> threading.Condition:
-    # Reentrant: a signal handler may announce while the same thread counts a call.
-    return threading.Condition(threading.RLock())
 
 
 def _place(group: ProcessGroup | None) -> tuple[Any, str, int, tuple[int, ...]] | None:

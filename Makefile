@@ -22,7 +22,7 @@ test: $(VENV)/built  ## run the Rust and the Python tests
 	cargo test --locked
 	$(BIN)/python -m pytest
 
-test-all: $(VENV)/built  ## the same, and those that take long
+test-all: $(VENV)/built $(VENV)/integrations  ## the same, those that take long, and the integrations
 	cargo test --locked
 	$(BIN)/python -m pytest -m ""
 
@@ -52,6 +52,11 @@ $(VENV)/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade 'pip>=25.1'
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --group dev torch
+	touch $@
+
+# The libraries that firstfault is integrated with: only their own tests need them.
+$(VENV)/integrations: $(VENV)/ready
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --group integrations torch
 	touch $@
 
 $(VENV)/built: $(VENV)/ready $(SOURCES)

@@ -21,6 +21,7 @@ from firstfault.deferred import (
     suppress_errors,
     try_or_defer,
 )
+from firstfault.deferred._collectives import open_scopes
 from firstfault.deferred._record import Captured, remote, summary
 
 FULL = OSError(28, "No space left on device")
@@ -261,6 +262,37 @@ def test_futures_of_torch_and_of_tasks_are_watched() -> None:
 
     asyncio.run(main())
     assert errs.suppressed == 1
+
+
+def test_scopes_of_tasks_end_in_any_order() -> None:
+    errs = Deferred()
+    seen = []
+
+    @errs.guard("outer")
+    async def outer(inside: asyncio.Event, leave: asyncio.Event) -> None:
+        inside.set()
+        await leave.wait()
+        raise ValueError("outer")
+
+    @errs.guard("inner")
+    async def inner(leave: asyncio.Event) -> None:
+        leave.set()
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        seen.append(dict(open_scopes))
+        raise KeyError("inner")
+
+    async def main() -> None:
+        inside, leave = asyncio.Event(), asyncio.Event()
+        first = asyncio.create_task(outer(inside, leave))
+        await inside.wait()
+        await asyncio.create_task(inner(leave))
+        await first
+
+    asyncio.run(main())
+    assert [len(scopes) for scopes in seen] == [1]
+    assert open_scopes == {}
+    assert (type(errs.first), errs.suppressed) == (ValueError, 1)
 
 
 class Unpicklable(Exception):

@@ -26,7 +26,7 @@ def commands() -> list[str]:
 
 
 def test_the_python_example_records_what_ends_it(run: Run) -> None:
-    example, _, calls = blocks("python")
+    example, _, calls, _ = blocks("python")
     assert run(calls).status == 0
     ended = run(example)
     assert (ended.status, ended.stderr, ended.files) == (0, "", [])
@@ -36,7 +36,7 @@ def test_the_python_example_records_what_ends_it(run: Run) -> None:
 
 
 def test_the_report_from_python_is_as_shown(run: Run, tmp_path: Path) -> None:
-    _, example, _ = blocks("python")
+    _, example, _, _ = blocks("python")
     shutil.copytree(ROOT / "tests/data/corpus/segv_0", tmp_path / "logs")
     ended = run(example)
     assert (ended.status, ended.stderr) == (0, "")
@@ -45,6 +45,22 @@ def test_the_report_from_python_is_as_shown(run: Run, tmp_path: Path) -> None:
     assert second.startswith(
         "ROOT CAUSE  rank 1 (local rank 1 on host node0): segfault"
     )
+
+
+def test_the_deferred_error_is_raised_in_the_end_and_recorded(run: Run) -> None:
+    *_, example = blocks("python")
+    ended = run(example)
+    assert (ended.status, ended.stderr, ended.files) == (0, "", [])
+    fails = "if step == 17: open('/no/such')"
+    ended = run(example.replace("...  # what this rank does alone", fails))
+    assert ended.status == 1
+    deferred = ended.record()["firstfault"]["deferred"]
+    assert deferred == {
+        "where": "metadata",
+        "suppressed": 0,
+        "step": 17,
+        "stopped_at": 17,
+    }
 
 
 @pytest.mark.parametrize(

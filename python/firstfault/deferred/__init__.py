@@ -24,6 +24,7 @@ from firstfault.deferred._errors import (
     DeferredErrors,
     RemoteDeferredError,
 )
+from firstfault.deferred._flag import sync_should_stop
 from firstfault.deferred._functions import (
     has_deferred_error,
     raise_if_deferred_error,
@@ -44,6 +45,7 @@ __all__ = [
     "purge",
     "raise_if_deferred_error",
     "suppress_errors",
+    "sync_should_stop",
     "training_run",
     "try_or_defer",
 ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import threading
 
 from firstfault import _native
@@ -83,10 +84,21 @@ class Captures:
     def guard(self, where: str) -> Callable[[Callable[P, R]], Callable[P, R | None]]:
         """Return a decorator: each call of the function is a scope of `defer`.
 
-        A call whose error is deferred returns None.
+        A call whose error is deferred returns None. Of a coroutine function it is what
+        is awaited that is the scope.
         """
 
         def decorate(fn: Callable[P, R]) -> Callable[P, R | None]:
+            if inspect.iscoroutinefunction(fn):
+
+                @functools.wraps(fn)
+                async def awaiting(*args: P.args, **kwargs: P.kwargs) -> Any:
+                    with Scope(self, where):
+                        return await fn(*args, **kwargs)
+                    return None
+
+                return awaiting  # type: ignore[return-value]
+
             @functools.wraps(fn)
             def guarded(*args: P.args, **kwargs: P.kwargs) -> R | None:
                 with Scope(self, where):

@@ -43,9 +43,7 @@ def prepare(errs: Deferred, tmp: AnyPath, *, here: bool | None = None) -> bool:
     """
     tmp = Path(tmp)
     if MARK not in tmp.name.lower():
-        raise ValueError(
-            f"{tmp}: the name of a temporary checkpoint has {MARK!r} in it"
-        )
+        raise ValueError(f"{tmp}: a temporary checkpoint has {MARK!r} in its name")
     errs._known_failures = _failures(errs)
     with errs.defer("prepare"):
         if _is_here(errs, here):
@@ -91,7 +89,8 @@ def purge(
 ) -> None:
     """Remove checkpoints that are no longer needed, if no rank failed since `commit`.
 
-    A failure is deferred in "purge".
+    Each gets a temporary name first, so that none is left that only looks complete. A
+    failure is deferred in "purge".
 
     Args:
         errs: Where a failure is deferred.
@@ -103,10 +102,7 @@ def purge(
     with errs.defer("purge"):
         if _is_here(errs, here):
             for path in map(Path, paths):
-                if path.is_dir() and not path.is_symlink():
-                    shutil.rmtree(path)
-                else:
-                    path.unlink()
+                _remove(path)
 
 
 def _failures(errs: Deferred) -> int:
@@ -130,6 +126,15 @@ def _is_here(errs: Deferred, here: bool | None) -> bool:
     import torch.distributed as dist
 
     return dist.get_rank(errs._group) == 0
+
+
+def _remove(path: Path) -> None:
+    doomed = path.with_name(f"{path.name}.purged.{MARK}")
+    path.rename(doomed)
+    if doomed.is_dir() and not doomed.is_symlink():
+        shutil.rmtree(doomed)
+    else:
+        doomed.unlink()
 
 
 def _flush(path: Path, *, deep: bool) -> None:

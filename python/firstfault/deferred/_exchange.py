@@ -79,17 +79,29 @@ class Exchange:
     Every rank calls the same methods in the same order, after its last collective.
 
     Raises:
-        AgreementError: From each method, where a peer is gone or the deadline passes.
+        AgreementError: From each method, where a peer is gone or does not come in time.
     """
 
-    def __init__(self, group: Any, deadline: Deadline) -> None:
+    def __init__(self, group: Any) -> None:
         import torch.distributed as dist
 
-        self._group = dist.group.WORLD if group is None else group
+        self._group: Any = dist.group.WORLD if group is None else group
         self._ranks = dist.get_process_group_ranks(self._group)
-        self._deadline = deadline
 
-    def failures(self, own: Captured | None) -> dict[int, Exception]:
+    def anybody(self, failed: bool) -> bool:
+        """Return whether any rank failed.
+
+        A peer may still write its last checkpoint, alone: it is waited for as long as
+        by any other collective of the group.
+        """
+        import torch
+        from torch.distributed import ReduceOp
+
+        return bool(self._reduce([int(failed)], torch.int64, ReduceOp.MAX, None)[0])
+
+    def failures(
+        self, own: Captured | None, deadline: Deadline
+    ) -> dict[int, Exception]:
         """Return the first deferred error of every rank that has one, by global rank.
 
         This rank's own is the very exception, the others' are `RemoteDeferredError`.
@@ -97,14 +109,12 @@ class Exchange:
         import torch
         from torch.distributed import ReduceOp
 
-        if not self._reduce([int(own is not None)], torch.int64, ReduceOp.MAX)[0]:
-            return {}
         here = self._group.rank()
         texts = None if own is None else own.texts()
         marks = [0] * len(self._ranks)
         if texts is not None:
             marks[here] = _fingerprint(texts)
-        marks = self._reduce(marks, torch.int64, ReduceOp.SUM)
+        marks = self._reduce(marks, torch.int64, ReduceOp.SUM, deadline)
         tellers: dict[int, int] = {}
         for rank, mark in enumerate(marks):
             if mark and mark not in tellers and len(tellers) < SLOTS:
@@ -112,41 +122,39 @@ class Exchange:
         slots = bytearray(len(tellers) * SLOT_BYTES)
         for slot, rank in enumerate(tellers.values()):
             if rank == here and texts is not None:
-                text = _packed(texts)
-                start = slot * SLOT_BYTES
+                start, text = slot * SLOT_BYTES, _packed(texts)
                 slots[start : start + len(text)] = text
-        told = self._reduce(slots, torch.uint8, ReduceOp.SUM)
+        told = bytes(self._reduce(slots, torch.uint8, ReduceOp.SUM, deadline))
+        starts = range(0, len(told), SLOT_BYTES)
         by_mark = {
-            mark: json.loads(
-                bytes(told[slot * SLOT_BYTES : (slot + 1) * SLOT_BYTES]).rstrip(b"\0")
-            )
-            for slot, mark in enumerate(tellers)
+            mark: json.loads(told[start : start + SLOT_BYTES].rstrip(b"\0"))
+            for mark, start in zip(tellers, starts, strict=True)
         }
         found: dict[int, Exception] = {}
         for rank, mark in enumerate(marks):
-            if not mark:
-                continue
             if rank == here and own is not None:
                 found[self._ranks[rank]] = own.error
-                continue
-            teller = tellers.get(mark)
-            said = by_mark.get(mark, _UNTOLD)
-            if teller is not None and teller != rank:
-                said = said | {"traceback": "", "message": self._like(teller, said)}
-            found[self._ranks[rank]] = remote(self._ranks[rank], said)
+            elif mark:
+                said = by_mark.get(mark, _UNTOLD)
+                teller = tellers.get(mark, rank)
+                if teller != rank:
+                    said = said | {"traceback": "", "message": self._like(teller, said)}
+                found[self._ranks[rank]] = remote(self._ranks[rank], said)
         return found
 
     def _like(self, teller: int, said: dict[str, Any]) -> str:
         return f"{said['message']} (as rank {self._ranks[teller]} said it)"
 
-    def barrier(self) -> None:
+    def barrier(self, deadline: Deadline) -> None:
         """Wait until every rank is here, and so has all that it was told."""
         import torch
         from torch.distributed import ReduceOp
 
-        self._reduce([0], torch.int64, ReduceOp.MAX)
+        self._reduce([0], torch.int64, ReduceOp.MAX, deadline)
 
-    def _reduce(self, values: Any, dtype: Any, op: Any) -> Any:
+    def _reduce(
+        self, values: Any, dtype: Any, op: Any, deadline: Deadline | None
+    ) -> Any:
         """Return the values of all ranks, put together; a list of integers.
 
         The group's own method is used, which knows a timeout for this call alone. gloo
@@ -157,15 +165,17 @@ class Exchange:
         import torch
         from torch.distributed.distributed_c10d import AllreduceOptions
 
-        timeout = timedelta(seconds=self._deadline.left())
         options = AllreduceOptions()
         options.reduceOp = op
-        options.timeout = timeout
+        timeout = None
+        if deadline is not None:
+            options.timeout = timedelta(seconds=deadline.left())
+            # A little later than the operation itself, whose error says more.
+            timeout = options.timeout + timedelta(seconds=1)
         try:
             tensor = torch.tensor(list(values), dtype=dtype).to(device_of(self._group))
             work = self._group.allreduce([tensor], options)
-            # A little later than the operation itself, whose error says more.
-            work.wait(timeout + timedelta(seconds=1))
+            work.wait(timeout) if timeout else work.wait()
             return tensor.tolist()
         except RuntimeError as error:
             raise AgreementError("a peer is gone or did not come in time") from error

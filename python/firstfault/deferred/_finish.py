@@ -61,13 +61,13 @@ def emergency(deferred: Deferred, error: BaseException) -> None:
     if deferred._is_finished:
         return
     deferred._is_finished = True
-    if deferred._hard_exit_after is not None:
-        _exit_hard_after(deferred._hard_exit_after)
     captured = deferred._captured
     if captured is not None:
         error.add_note(f"Before that, {_told(captured)}")
     if not _is_success(error):
         _suppressed("the record", lambda: _record(error))
+    if deferred._hard_exit_after is not None:
+        _exit_hard_after(deferred._hard_exit_after)
     limit = Deadline(deferred._deadline)
     agreement = deferred._agreement
     if agreement is not None:
@@ -81,13 +81,12 @@ def emergency(deferred: Deferred, error: BaseException) -> None:
 
 def _agree(deferred: Deferred) -> dict[int, Exception]:
     """Return the errors of all ranks, once every rank knows them."""
-    limit = Deadline(deferred._deadline)
-    deferred._await_watched(limit.left())
+    deferred._await_watched(deferred._deadline)
     agreement, own = deferred._agreement, deferred._captured
     if not has_peers(deferred._group):
         if agreement is not None:
             agreement.finished()
-            agreement.close(limit.left())
+            agreement.close(deferred._deadline)
             if own is None and deferred._is_stopped:
                 raise AgreementError(
                     "a peer deferred an error, and the process group was destroyed "
@@ -96,12 +95,14 @@ def _agree(deferred: Deferred) -> dict[int, Exception]:
         return {} if own is None else {own_rank(): own.error}
     if agreement is not None:
         agreement.finished()
-    exchange = Exchange(deferred._group, limit)
-    failures = exchange.failures(own)
+    exchange = Exchange(deferred._group)
+    failed = exchange.anybody(own is not None)
+    limit = Deadline(deferred._deadline)
+    failures = exchange.failures(own, limit) if failed else {}
     # Before the barrier: whoever hosts the store may be gone right after it.
     if agreement is not None:
         agreement.close(limit.left())
-    exchange.barrier()
+    exchange.barrier(limit)
     return failures
 
 

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
+from firstfault.deferred._exchange import any_rank
+
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
 
@@ -54,7 +56,7 @@ def sync_should_stop(
     if group is None:
         state.stopped = state.raised
     elif state.calls % every == 0:
-        state.stopped = _any(state.raised, group)
+        state.stopped = any_rank(state.raised, group)
         state.raised = False
     return state.stopped
 
@@ -76,14 +78,3 @@ def _state(group: ProcessGroup | None) -> tuple[_Flag, ProcessGroup | None]:
     assert group is not None
     state = _groups.setdefault(group, _Flag())
     return state, group if dist.get_world_size(group) > 1 else None
-
-
-def _any(flag: bool, group: ProcessGroup) -> bool:
-    import torch
-    import torch.distributed as dist
-    from torch.distributed.distributed_c10d import _get_object_coll_device
-
-    device = _get_object_coll_device(group)
-    flags = torch.tensor([flag], dtype=torch.int32, device=device)
-    dist.all_reduce(flags, dist.ReduceOp.MAX, group)
-    return bool(flags.item())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from firstfault._exception import headline
 from firstfault._notices import WARNING, log
+from firstfault.deferred import _flag
 from firstfault.deferred._captures import Captures, name_of
 
 TYPE_CHECKING = False
@@ -29,10 +30,12 @@ def has_deferred_error() -> bool:
 def raise_if_deferred_error() -> None:
     """Raise the first deferred error of this rank, which is then no longer pending.
 
-    On the ranks that deferred nothing it does nothing: they leave normally. Call it
-    when no collective is left.
+    On the ranks that deferred nothing it raises nothing: they leave normally. Every
+    rank calls it, when no collective is left; `sync_should_stop` forgets on all of them
+    that it was true.
     """
     global _captures
+    _flag.reset()
     captures, first = _captures, _captures.first
     if first is None:
         return

@@ -29,7 +29,15 @@ _world: Any = None
 class Scope:
     """A block whose error is deferred, where it may be."""
 
-    __slots__ = ("_before", "_captures", "_outer", "_saw", "_thread", "_where")
+    __slots__ = (
+        "_before",
+        "_captures",
+        "_is_open",
+        "_outer",
+        "_saw",
+        "_thread",
+        "_where",
+    )
 
     def __init__(self, captures: Captures, where: str) -> None:
         self._captures = captures
@@ -39,6 +47,7 @@ class Scope:
         self._thread = thread = get_ident()
         self._outer = open_scopes.get(thread)
         self._saw = False
+        self._is_open = True
         self._before: int | None = None
         open_scopes[thread] = self
         # Other threads' collectives count too: only where the trunk itself waits.
@@ -56,10 +65,11 @@ class Scope:
         e: BaseException | None,
         traceback: TracebackType | None,
     ) -> bool:
-        if self._outer is None:
+        self._is_open = False
+        if self._outer is None and open_scopes.get(self._thread) is self:
             del open_scopes[self._thread]
         else:
-            open_scopes[self._thread] = self._outer
+            self._reopen_outer()
         if e is None and not self._saw:
             before = self._before
             if before is None:
@@ -72,6 +82,21 @@ class Scope:
                 return False  # The group was destroyed in the scope.
             return self._leave(None, True)
         return self._leave(e, self._saw or self._has_issued())
+
+    def _reopen_outer(self) -> None:
+        """Make the innermost scope that is still open the one of this thread.
+
+        Scopes of tasks on one thread do not end in the order in which they began.
+        """
+        if open_scopes.get(self._thread) is not self:
+            return
+        outer = self._outer
+        while outer is not None and not outer._is_open:
+            outer = outer._outer
+        if outer is None:
+            del open_scopes[self._thread]
+        else:
+            open_scopes[self._thread] = outer
 
     def _has_issued(self) -> bool:
         if self._before is None:

@@ -1,4 +1,4 @@
-"""MLflow: a run that is FAILED, never FINISHED, when anything went wrong on any rank."""
+"""MLflow: a run is FAILED, never FINISHED, when anything went wrong on any rank."""
 
 from __future__ import annotations
 

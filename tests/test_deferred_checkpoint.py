@@ -1,0 +1,245 @@
+"""A checkpoint on real ranks: complete or absent, whichever phase fails on whom."""
+
+import json
+import os
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from crashes import missing
+from firstfault.deferred import Deferred, DeferredErrors, commit, prepare, purge
+from process_groups import run_ranks
+
+RANKS = 2
+NOBODY = 65534
+STATE = bytes(16 * 1024)
+
+
+@dataclass(frozen=True)
+class Fault:
+    """What breaks in the save of step 2: before which phase, on which rank, and how."""
+
+    phase: str
+    rank: int
+    how: str
+
+
+def rank() -> int:
+    """Return this process's rank."""
+    return int(os.environ["RANK"])
+
+
+@contextmanager
+def as_nobody() -> Iterator[None]:
+    """Act as a user whom permissions concern."""
+    if os.geteuid():
+        yield
+        return
+    os.seteuid(NOBODY)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+
+
+def break_before(phase: str, fault: Fault | None, root: Path) -> None:
+    """Break what is to be broken now."""
+    if fault is None or (fault.phase, fault.rank) != (phase, rank()):
+        return
+    if fault.how == "full":
+        fill(root)
+        return
+    target = {
+        "prepare": root,
+        "metadata": root / "step_2.tmp",
+        "commit": root,
+        "purge": root / "step_1",
+    }
+    target[phase].chmod(0o555)
+
+
+def fill(root: Path) -> None:
+    """Leave no byte and no inode on a small file system."""
+    with (root / "ballast").open("wb", buffering=0) as ballast:
+        try:
+            while True:
+                ballast.write(STATE)
+        except OSError:
+            pass
+    try:
+        for number in range(10_000):
+            (root / f"ballast_{number}").touch()
+    except OSError:
+        return
+    raise AssertionError("the file system does not fill")
+
+
+def train(directory: str, fault: Fault | None) -> dict[str, Any]:
+    """Save three steps, the second with a fault; return what this rank saw."""
+    root = Path(directory)
+    seen: dict[str, Any] = {"committed": [], "stopped": None, "failures": []}
+    try:
+        with as_nobody(), Deferred() as errs:
+            for step in range(1, 4):
+                errs.step(step)
+                broken = fault if step == 2 else None
+                seen["committed"].append(save(errs, root, step, broken))
+                if errs.should_stop():
+                    seen["stopped"] = step
+                    break
+    except DeferredErrors as error:
+        seen["failures"] = sorted(error.failures)
+        seen["text"] = error.message
+    return seen
+
+
+def save(errs: Deferred, root: Path, step: int, fault: Fault | None) -> bool:
+    """Save one step, as a program does."""
+    import torch.distributed as dist
+
+    final, tmp = root / f"step_{step}", root / f"step_{step}.tmp"
+    break_before("prepare", fault, root)
+    if not prepare(errs, tmp):
+        return False
+    (tmp / f"state_{rank()}").write_bytes(STATE)
+    dist.barrier()
+    break_before("metadata", fault, root)
+    with errs.defer("metadata"):
+        if rank() == (fault.rank if fault else 0):
+            (tmp / "metadata.json").write_text(json.dumps({"step": step}))
+    break_before("commit", fault, root)
+    if not commit(errs, tmp, final):
+        return False
+    break_before("purge", fault, root)
+    purge(errs, [path for path in root.glob("step_*") if path != final])
+    return True
+
+
+@pytest.fixture
+def disk() -> Iterator[Path]:
+    """A small file system that belongs to nobody."""
+    with tempfile.TemporaryDirectory() as directory:
+        os.chmod(directory, 0o755)
+        options = f"size=256k,nr_inodes=64,uid={NOBODY},mode=755"
+        command = ["mount", "-t", "tmpfs", "-o", options, "none", directory]
+        if subprocess.run(command, capture_output=True, check=False).returncode:
+            missing("the right to mount")
+        try:
+            yield Path(directory)
+        finally:
+            subprocess.run(["umount", directory], check=True)
+
+
+def is_complete(path: Path) -> bool:
+    """Return whether a directory holds all that a checkpoint has."""
+    names = {entry.name for entry in path.iterdir() if entry.stat().st_size}
+    return names == {"metadata.json", *(f"state_{r}" for r in range(RANKS))}
+
+
+def left(root: Path) -> dict[str, bool]:
+    """Return the names of the checkpoints, and whether each is complete."""
+    return {path.name: is_complete(path) for path in root.glob("step_*")}
+
+
+def test_good_saves_leave_the_last_checkpoint(disk: Path) -> None:
+    for one in run_ranks(train, RANKS, str(disk), None):
+        assert one.status == 0, one.output
+        assert one.value["committed"] == [True, True, True]
+        assert one.value["stopped"] is None
+        assert one.value["failures"] == []
+    assert left(disk) == {"step_3": True}
+
+
+LEFT = {
+    "prepare": {"step_1": True},
+    "metadata": {"step_1": True, "step_2.tmp": False},
+    "commit": {"step_1": True, "step_2.tmp": True},
+}
+"""What a failure before each phase leaves, and whether it is complete."""
+
+FAULTS = [
+    Fault("prepare", 0, "full"),
+    Fault("prepare", 0, "forbidden"),
+    Fault("metadata", 0, "full"),
+    Fault("metadata", 0, "forbidden"),
+    Fault("metadata", 1, "full"),
+    Fault("commit", 0, "forbidden"),
+    Fault("purge", 0, "forbidden"),
+]
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda f: f"{f.phase}-{f.rank}-{f.how}")
+def test_a_failed_save_leaves_the_previous_checkpoint(fault: Fault, disk: Path) -> None:
+    ranks = [one.value for one in run_ranks(train, RANKS, str(disk), fault)]
+    # All took the same way.
+    assert ranks[0] == ranks[1]
+    seen = ranks[0]
+    assert seen["failures"] == [fault.rank]
+    assert f'in "{fault.phase}"' in seen["text"]
+    reason = {"full": "No space left on device", "forbidden": "Permission denied"}
+    assert reason[fault.how] in seen["text"]
+    if fault.phase == "purge":
+        # Nobody waits for a purge: a peer may be in the next step already.
+        steps = len(seen["committed"])
+        assert steps >= 2
+        assert all(seen["committed"])
+        names = left(disk)
+        assert names.pop(f"step_{steps}")
+        assert names
+        assert all(name.endswith(".purged.tmp") for name in names)
+        return
+    # At the next call after the failed commit.
+    assert left(disk) == LEFT[fault.phase]
+    assert seen["stopped"] == 2
+    assert seen["committed"] == [True, False]
+
+
+def keeps_on(directory: str) -> list[Any]:
+    """Save after an error that has nothing to do with it, over what a failure left."""
+    tmp, final = Path(directory) / "new.tmp", Path(directory) / "new"
+    if rank() == 0:
+        (tmp / "old").mkdir(parents=True)
+    errs = Deferred()
+    if rank() == 1:
+        errs.capture(ValueError("no metrics"), "metrics")
+    said: list[Any] = [prepare(errs, tmp), commit(errs, tmp, final)]
+    said.append(sorted(path.name for path in final.iterdir()))
+    said.append([prepare(errs, tmp), commit(errs, tmp, Path(directory))])
+    said.append(errs.should_stop())
+    with pytest.raises(DeferredErrors):
+        errs.finish()
+    return said
+
+
+def test_an_earlier_error_does_not_spoil_a_checkpoint(tmp_path: Path) -> None:
+    for one in run_ranks(keeps_on, RANKS, str(tmp_path)):
+        # A directory that has the final name is not replaced.
+        assert one.value == [True, True, [], [True, False], True], one.output
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["new", "new.tmp"]
+
+
+def test_only_what_is_named_temporary_is_removed(tmp_path: Path) -> None:
+    precious = tmp_path / "data"
+    precious.mkdir()
+    with pytest.raises(ValueError, match="has 'tmp' in its name"):
+        prepare(Deferred(), precious)
+    assert precious.exists()
+
+
+def test_a_file_is_replaced(tmp_path: Path) -> None:
+    errs = Deferred()
+    final, tmp = tmp_path / "last.pt", tmp_path / "last.pt.tmp"
+    final.write_text("old")
+    tmp.write_text("new")
+    assert commit(errs, tmp, final)
+    purge(errs, [])
+    assert final.read_text() == "new"
+    assert not commit(errs, tmp, final)
+    assert isinstance(errs.first, FileNotFoundError)
+    assert errs.should_stop()

@@ -176,6 +176,28 @@ def test_the_end_comes_once() -> None:
     assert [one.value for one in run_ranks(finishes_twice, 2)] == [False, False]
 
 
+def captures_late() -> None:
+    """Defer an error on rank 0 when the ranks have agreed already that none failed."""
+    from firstfault.deferred._exchange import Exchange
+
+    barrier = Exchange.barrier
+    errs = Deferred()
+
+    def late(*arguments: Any) -> None:
+        if rank() == 0:
+            errs.capture(ValueError("x"), "upload")
+        barrier(*arguments)
+
+    Exchange.barrier = late  # type: ignore[method-assign]
+    errs.finish()
+
+
+def test_an_error_that_comes_too_late_for_the_peers_is_not_lost() -> None:
+    first, second = run_ranks(captures_late, 2)
+    assert (first.status, second.status) == (1, 0), second.output
+    assert "DeferredErrors: rank 0 failed: ValueError: x" in first.output
+
+
 def destroys_itself() -> None:
     import torch.distributed as dist
 

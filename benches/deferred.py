@@ -37,6 +37,7 @@ _processes = multiprocessing.get_context("forkserver")
 
 def main() -> None:
     """Run all comparisons."""
+    os.environ["TORCH_CPP_LOG_LEVEL"] = "ERROR"  # A line for each connection else.
     _processes.set_forkserver_preload(["torch", "torch.distributed"])
     # Each simulated rank has two connections.
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -254,7 +255,7 @@ def agree(shard: int, port: int, barrier: Any, times: Any) -> None:
     for number in range(AGREEMENTS):
         ranks = [Simulated(rank) for rank in members[shard::PROCESSES]]
         watchers = [
-            Watcher(store, f"bench/{number}", main.rank, members, 60, main)
+            Watcher(store, f"bench/{number}", main.rank, members, 600, main)
             for main in ranks
         ]
         for watcher in watchers:

@@ -13,6 +13,7 @@ import pytest
 
 from firstfault.deferred import _agreement
 from firstfault.deferred._agreement import Agreement
+from firstfault.deferred._protocol import Phase
 from process_groups import Rank, run_ranks
 
 LOOP = 5
@@ -194,7 +195,11 @@ def leaves_early() -> dict[str, Any]:
             break
     agreement.finished()
     if rank == 1:
-        time.sleep(0.1)  # Its watcher publishes.
+        # In the store, that is.
+        while not agreement._watcher._state.finished:
+            time.sleep(0.005)
+        while agreement._watcher._state.phase is Phase.FINISHING:
+            time.sleep(0.005)
         happens("rank 1 has left")
     dist.barrier()
     agreement.close()

@@ -95,10 +95,19 @@ RESTARTED = """
 import os, sys
 import torch
 import torch.distributed as dist
+from torch.distributed import distributed_c10d
 from firstfault.deferred._agreement import Agreement
 
-dist.init_process_group("gloo")
 attempt = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
+port = int(os.environ["MASTER_PORT"])
+agents = dist.TCPStore(os.environ["MASTER_ADDR"], port, is_master=False)
+# Gloo itself would find the addresses of the first attempt in the agent's store. The
+# agreement has to get along with that store as it is.
+gloos = dist.PrefixStore(str(attempt), agents)
+dist.init_process_group(
+    "gloo", store=gloos, rank=int(os.environ["RANK"]), world_size=2
+)
+distributed_c10d._get_default_store = lambda: agents
 agreement = Agreement.start()
 stopped = False
 for step in range(1, 6):

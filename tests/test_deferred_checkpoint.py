@@ -224,6 +224,33 @@ def test_an_earlier_error_does_not_spoil_a_checkpoint(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["new", "new.tmp"]
 
 
+def hears_of_it_by_the_commit(directory: str) -> list[bool]:
+    """Fail on rank 0, which tells nobody but by the commit itself."""
+    import torch.distributed as dist
+
+    errs = Deferred()
+    if rank() == 0:
+        errs._announce = lambda: None  # type: ignore[method-assign]
+    tmp, final = Path(directory) / "new.tmp", Path(directory) / "new"
+    said = [prepare(errs, tmp)]
+    if rank() == 0:
+        errs.capture(OSError("disk full"), "metadata")
+    said.append(commit(errs, tmp, final))
+    if rank() == 0:
+        dist.barrier()  # Until rank 1 has been told to stop.
+    said.append(errs.should_stop())
+    if rank() == 1:
+        dist.barrier()
+    with pytest.raises(DeferredErrors):
+        errs.finish()
+    return said
+
+
+def test_no_rank_passes_its_next_call_after_a_failed_commit(tmp_path: Path) -> None:
+    for one in run_ranks(hears_of_it_by_the_commit, RANKS, str(tmp_path)):
+        assert one.value == [True, False, True], one.output
+
+
 def test_only_what_is_named_temporary_is_removed(tmp_path: Path) -> None:
     precious = tmp_path / "data"
     precious.mkdir()

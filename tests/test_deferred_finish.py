@@ -1,9 +1,7 @@
 """How a run ends on real ranks: in order with every rank, or by the emergency way."""
 
-import ctypes
 import os
 import signal
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -11,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from conftest import Run
 from firstfault.deferred import (
     AgreementError,
     Deferred,
@@ -175,6 +174,28 @@ def finishes_twice() -> bool:
 
 def test_the_end_comes_once() -> None:
     assert [one.value for one in run_ranks(finishes_twice, 2)] == [False, False]
+
+
+def captures_late() -> None:
+    """Defer an error on rank 0 when the ranks have agreed already that none failed."""
+    from firstfault.deferred._exchange import Exchange
+
+    barrier = Exchange.barrier
+    errs = Deferred()
+
+    def late(*arguments: Any) -> None:
+        if rank() == 0:
+            errs.capture(ValueError("x"), "upload")
+        barrier(*arguments)
+
+    Exchange.barrier = late  # type: ignore[method-assign]
+    errs.finish()
+
+
+def test_an_error_that_comes_too_late_for_the_peers_is_not_lost() -> None:
+    first, second = run_ranks(captures_late, 2)
+    assert (first.status, second.status) == (1, 0), second.output
+    assert "DeferredErrors: rank 0 failed: ValueError: x" in first.output
 
 
 def destroys_itself() -> None:
@@ -410,24 +431,27 @@ def test_loops_of_unequal_length_leave_nobody_waiting(numbers: int) -> None:
 # Processes that do not die.
 
 
-def lives_on(where: str) -> None:
-    with Deferred(deadline=PATIENCE, hard_exit_after=3):
-        if where == "thread":
-            threading.Thread(target=signal.pause, name="stubborn").start()
-        else:
-            libc = ctypes.CDLL(None)
-            libc.__cxa_atexit(libc.pause, None, None)
-        sys.stdout.flush()
-        raise LookupError("broken")
+LIVES_ON = """
+import ctypes, signal, threading
+from firstfault.deferred import Deferred
+
+libc = ctypes.CDLL(None)
+with Deferred(hard_exit_after=3):
+    {}
+    raise LookupError("broken")
+"""
 
 
-def test_a_thread_that_does_not_end_is_shown_and_ended() -> None:
-    (one,) = run_ranks(lives_on, 1, "thread", finalize=True)
-    assert one.status == 1
-    assert "Timeout (0:00:03)!" in one.output
-    assert "in _shutdown" in one.output
+def test_a_thread_that_does_not_end_is_shown_and_ended(run: Run) -> None:
+    stubborn = "threading.Thread(target=signal.pause).start()"
+    ended = run(LIVES_ON.format(stubborn))
+    assert ended.status == 1
+    assert "LookupError: broken" in ended.stderr
+    assert "Timeout (0:00:03)!" in ended.stderr
+    assert "in _shutdown" in ended.stderr
 
 
-def test_a_destructor_that_does_not_end_is_ended() -> None:
-    (one,) = run_ranks(lives_on, 1, "destructor", finalize=True)
-    assert one.status == -signal.SIGALRM
+def test_a_destructor_that_does_not_end_is_ended(run: Run) -> None:
+    ended = run(LIVES_ON.format("libc.__cxa_atexit(libc.pause, None, None)"))
+    assert ended.status == -signal.SIGALRM
+    assert "LookupError: broken" in ended.stderr

@@ -4,8 +4,10 @@ import importlib.util
 import os
 import shutil
 import sqlite3
+import struct
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -132,12 +134,9 @@ def test_wandb(way: str, tmp_path: Path) -> None:
 def read_wandb(path: Path) -> tuple[int | None, dict[str, str]]:
     """Return the exit code and the summary that a run has left on the disk."""
     from wandb.proto import wandb_internal_pb2
-    from wandb.sdk.internal.datastore import DataStore
 
-    store = DataStore()
-    store.open_for_scan(str(path))
     exit_code, summary = None, {}
-    while (data := store.scan_data()) is not None:
+    for data in log_records(path.read_bytes()):
         record = wandb_internal_pb2.Record()
         record.ParseFromString(data)
         if record.HasField("exit"):
@@ -145,6 +144,26 @@ def read_wandb(path: Path) -> tuple[int | None, dict[str, str]]:
         for item in record.summary.update:
             summary[item.key or "/".join(item.nested_key)] = item.value_json
     return exit_code, summary
+
+
+def log_records(log: bytes) -> Iterator[bytes]:
+    """Yield the records of a log as LevelDB writes it, after a header of 7 bytes.
+
+    Source: https://github.com/google/leveldb/blob/main/doc/log_format.md
+    """
+    block, head = 32 * 1024, 7
+    offset, parts = head, b""
+    while offset + head <= len(log):
+        if block - offset % block < head:
+            offset += block - offset % block
+            continue
+        _, length, kind = struct.unpack_from("<IHB", log, offset)
+        offset += head
+        parts += log[offset : offset + length]
+        offset += length
+        if kind in {1, 4}:  # Whole, or the last part.
+            yield parts
+            parts = b""
 
 
 def fit() -> tuple[int | None, list[str]]:

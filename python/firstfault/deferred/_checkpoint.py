@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 MARK = "tmp"
 """What the name of a temporary checkpoint has in it, since an old one is removed."""
 
+PURGED = f".purged.{MARK}"
+"""What is added to the name of a checkpoint before it is removed."""
+
 
 def prepare(errs: Deferred, tmp: AnyPath, *, here: bool | None = None) -> bool:
     """Make an empty directory for a checkpoint; return whether every rank can go on.
@@ -99,9 +102,11 @@ def purge(
     """
     if _failed_anywhere(errs):
         return
+    if not _is_here(errs, here):
+        return
     with errs.defer("purge"):
-        if _is_here(errs, here):
-            for path in map(Path, paths):
+        for path in [Path(path) for path in paths]:
+            with errs.defer("purge"):  # One that cannot be removed keeps no other.
                 _remove(path)
 
 
@@ -129,8 +134,10 @@ def _is_here(errs: Deferred, here: bool | None) -> bool:
 
 
 def _remove(path: Path) -> None:
-    doomed = path.with_name(f"{path.name}.purged.{MARK}")
-    path.rename(doomed)
+    doomed = path
+    if not path.name.endswith(PURGED):  # As one is that an earlier purge has left.
+        doomed = path.with_name(path.name + PURGED)
+        path.rename(doomed)
     if doomed.is_dir() and not doomed.is_symlink():
         shutil.rmtree(doomed)
     else:

@@ -42,6 +42,10 @@ def finish(deferred: Deferred) -> None:
         emergency(deferred, error)
         raise
     deferred._is_finished = True
+    late = deferred._captured
+    if late is not None and all(late.error is not e for e in failures.values()):
+        # Of a thread, since the ranks have agreed: the peers can no longer be told.
+        failures[own_rank()] = late.error
     if not _within(deferred._deadline, _destroy):
         log(WARNING, "the process group was not destroyed within its deadline")
     if failures:

@@ -1,10 +1,13 @@
 """The threads that run the protocol over a store; nobody else calls the store.
 
 Two threads, because a wait blocks its connection: the *speaker* runs the protocol and
-does its short operations, the *listener* does its waits. Each has a clone of the store,
-made by itself, as connecting may block too. Both are daemons, lest they hold up an
-interpreter that ends without closing; but a daemon that wakes from a wait while the
-interpreter is finalized aborts the process, hence `Watcher.close`.
+does its short operations, the *listener* does its waits. Each has a clone of the store.
+The speaker makes both before it joins: connecting to a host that is gone takes minutes,
+while a connection that breaks is noticed at once.
+
+Both are daemons, lest they hold up an interpreter that ends without closing; but a
+daemon that wakes from a wait while the interpreter is finalized aborts the process,
+hence `Watcher.close`.
 """
 
 from __future__ import annotations
@@ -86,6 +89,7 @@ class Watcher:
         self._state = State(rank, members)
         self._events: SimpleQueue[Event] = SimpleQueue()
         self._waits: SimpleQueue[Wait | None] = SimpleQueue()
+        self._listeners_store: Any = None
         self._speaker = threading.Thread(
             target=self._speak, name="firstfault-agreement", daemon=True
         )
@@ -141,7 +145,9 @@ class Watcher:
                         event = Done(self._main.freeze())
                     case _:
                         try:
-                            store = store or self._connect()
+                            if store is None:
+                                self._listeners_store = self._connect()
+                                store = self._connect()
                             event = Done(_do(store, operation))
                         except Exception as error:
                             event = StoreLost(_reason(error))
@@ -155,17 +161,15 @@ class Watcher:
     # The listener.
 
     def _listen(self) -> None:
-        store: Any = None
         while (wait := self._waits.get()) is not None:
             event: Event
             try:
-                store = store or self._connect()
-                event = Woken(wait) if self._wait(store, wait) else Missed(wait)
+                event = Woken(wait) if self._wait(wait) else Missed(wait)
             except Exception as error:
                 event = StoreLost(_reason(error))
             self._events.put(event)
 
-    def _wait(self, store: Any, wait: Wait) -> bool:
+    def _wait(self, wait: Wait) -> bool:
         """Return whether the keys were set in time."""
         end = None
         if wait.share is not None:
@@ -177,7 +181,7 @@ class Watcher:
                 left = timedelta(seconds=max(end - time.monotonic(), 0.1))
             started = time.monotonic()
             try:
-                store.wait(list(wait.keys), left)
+                self._listeners_store.wait(list(wait.keys), left)
             except Exception:
                 # A store tells by its text alone whether it was the time that failed.
                 if time.monotonic() - started < 0.9 * left.total_seconds():

@@ -14,12 +14,16 @@ HELD = [case for case in CASES if case.held]
 HELD_MISSES = (0, 0, 0)
 
 
+# Tuning cases that are not judged right yet; what is said of them is not said for sure.
+STILL_WRONG: set[str] = set()
+
+
 @pytest.mark.parametrize("case", TUNING, ids=lambda case: case.name)
 def test_a_tuning_job_is_judged_right(case: Case) -> None:
     verdict = judge(case.files)
     score = case.score(verdict)
     assert not score.wrong_at_high, verdict
-    assert score.right, verdict
+    assert score.right == (case.name not in STILL_WRONG), verdict
 
 
 def test_the_held_third_is_judged_as_well_as_before() -> None:

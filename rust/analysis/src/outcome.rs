@@ -229,6 +229,12 @@ impl Outcome<'_> {
             && traceback::fatal(&self.evidence.output).is_none()
     }
 
+    /// Whether it ended as Python ends after an exception, and nothing of what it said is here.
+    pub(crate) fn is_mute(&self) -> bool {
+        let status = self.evidence.status.as_ref().map(|status| status.value);
+        status == Some(1) && self.evidence.record.is_none() && self.evidence.output.is_empty()
+    }
+
     /// Returns the rule's category, or that of a rank without a finding.
     pub(crate) fn category(&self) -> &str {
         match (&self.finding, self.end) {

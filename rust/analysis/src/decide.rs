@@ -225,7 +225,7 @@ impl Attempt<'_> {
         let confidence =
             if vague || rule.role == Role::Ambiguous || alike.iter().any(shared) && quiet > 0 {
                 Confidence::Low
-            } else if others.is_empty() && quiet == 0 && !nameless {
+            } else if others.is_empty() && quiet == 0 && !nameless && !mute {
                 Confidence::High
             } else {
                 Confidence::Medium

@@ -189,7 +189,7 @@ def _rank(case: Case, name: str) -> int | None:
     if found := re.search(r"/rank_(\d+)\.", name):
         return int(found[1])
     if found := re.search(r"^\D*(\d+)/.*/(\d+)/error\.json$", name):
-        return int(found[1]) * case.label.get("nproc_per_node", 1) + int(found[2])
+        return int(found[1]) * (case.label["nproc_per_node"] or 1) + int(found[2])
     return None
 
 
@@ -207,4 +207,4 @@ def _named(case: Case, rank: int | None) -> Verdict:
     if rank is None:
         return Verdict(None)
     # Ranks are numbered node by node.
-    return Verdict(rank, f"node{rank // case.label.get('nproc_per_node', 1)}")
+    return Verdict(rank, f"node{rank // (case.label['nproc_per_node'] or 1)}")

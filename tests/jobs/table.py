@@ -317,7 +317,13 @@ JOBS = (
     Job("terminated_tree", one("terminated", 2), ["killed_unknown", *STOPPED]),
     Job("killed_plain", one("killed", 3), ["killed_unknown"], "plain", **NONE),
     Job("killed_agents_old", one("killed", 0), ["killed_unknown"], "agents", **OLD),
-    Job("killed_records", one("killed", 2), ["killed_unknown", "vanished"], "records", **FIRST),
+    Job(
+        "killed_records",
+        one("killed", 2),
+        ["killed_unknown", "vanished"],
+        "records",
+        **FIRST,
+    ),
     Job(
         "killed_srun", one("killed", 1), ["killed_unknown"], "labelled", **NONE, **SRUN
     ),

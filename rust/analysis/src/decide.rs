@@ -221,10 +221,11 @@ impl Attempt<'_> {
             .any(|rank| self.outcomes[rank].evidence.nameless);
         // That all left with one status says little, the less where a log holds failures of nobody.
         let vague = rule.id == "exit" && self.job.nobodys_words;
+        let mute = alike.iter().all(|rank| self.outcomes[rank].is_mute());
         let confidence =
             if vague || rule.role == Role::Ambiguous || alike.iter().any(shared) && quiet > 0 {
                 Confidence::Low
-            } else if others.is_empty() && quiet == 0 && !nameless {
+            } else if others.is_empty() && quiet == 0 && !nameless && !mute {
                 Confidence::High
             } else {
                 Confidence::Medium
@@ -377,6 +378,15 @@ impl Attempt<'_> {
         if rule.relay {
             confidence = confidence.min(Confidence::Medium);
             reasons.push("what it raised itself is not told".to_owned());
+        }
+        if outcome.is_mute() {
+            confidence = confidence.min(Confidence::Medium);
+            reasons.push("exit code 1 is an exception's too, whose text is not here".to_owned());
+        }
+        let launcher = self.job.hosts.get(&outcome.evidence.host);
+        if rule.id == "interrupted" && !launcher.is_some_and(|host| host.spoke) {
+            confidence = confidence.min(Confidence::Medium);
+            reasons.push("whether its launcher was interrupted too is not told".to_owned());
         }
         if outcome.gave_up_unexplained() {
             confidence = confidence.min(Confidence::Medium);

@@ -248,6 +248,16 @@ impl Outcome<'_> {
             && traceback::fatal(&self.evidence.output).is_none()
     }
 
+    /// Whether it ended as Python ends after an exception, and what is here of its words holds none.
+    pub(crate) fn is_mute(&self) -> bool {
+        let status = self.evidence.status.as_ref().map(|status| status.value);
+        let rule = self
+            .finding
+            .as_ref()
+            .map(|finding| finding.rule.id.as_str());
+        status == Some(1) && rule == Some("exit") && self.evidence.record.is_none()
+    }
+
     /// Returns the rule's category, or that of a rank without a finding.
     pub(crate) fn category(&self) -> &str {
         match (&self.finding, self.end) {

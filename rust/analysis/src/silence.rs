@@ -24,6 +24,7 @@ impl Attempt<'_> {
             .or_else(|| self.by_watchdogs())
             .or_else(|| self.preempted())
             .or_else(|| self.odd_one_out())
+            .or_else(|| self.left_alone(&timeouts))
             .or_else(|| self.silent(&timeouts))
             .or_else(|| self.left_early())
             .or_else(|| self.nobody(&timeouts))
@@ -50,8 +51,10 @@ impl Attempt<'_> {
         if left_nothing {
             reasons.push("it left no error of its own".to_owned());
         }
+        let is_nameless = |rank: &u32| self.outcomes[rank].evidence.nameless;
         let confidence = match (alone, left_nothing && by.len() >= 2) {
-            (true, true) => Confidence::High,
+            (true, true) if !by.iter().any(is_nameless) => Confidence::High,
+            (true, true) => Confidence::Medium,
             (true, false) => Confidence::Medium,
             _ => Confidence::Low,
         };
@@ -209,7 +212,8 @@ impl Attempt<'_> {
     pub(crate) fn interrupted_with_launcher(&self, candidates: &[u32]) -> Option<Decision> {
         let shared = |rank: &u32| {
             let host = self.job.hosts.get(&self.outcomes[rank].evidence.host);
-            self.rule(*rank).id == "interrupted" && host.is_some_and(|host| host.signalled.is_some())
+            self.rule(*rank).id == "interrupted"
+                && host.is_some_and(|host| host.signalled.is_some())
         };
         if candidates.is_empty() || !candidates.iter().all(shared) {
             return None;
@@ -263,6 +267,18 @@ impl Attempt<'_> {
             suspects,
             reasons,
         })
+    }
+
+    /// The one rank that ended well, where peers were lost at once and no rank vanished.
+    ///
+    /// Those that their launcher ended meanwhile say no less than it.
+    fn left_alone(&self, timeouts: &[u32]) -> Option<Decision> {
+        let nobody_vanished = self.missing.is_empty() && self.with_end(End::Silent).is_empty();
+        let is_it = timeouts.is_empty()
+            && nobody_vanished
+            && self.victims() >= 2
+            && self.with_end(End::Succeeded).len() == 1;
+        is_it.then(|| self.left_early()).flatten()
     }
 
     /// Ranks that ended well while all others lost a peer or waited in vain.

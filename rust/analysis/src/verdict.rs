@@ -377,7 +377,11 @@ fn only_host(attempt: &Attempt<'_>, ranks: &[u32]) -> String {
     let host = |rank: &u32| attempt.outcomes.get(rank).map(|it| &it.evidence.host);
     let first = ranks.first().and_then(host);
     let elsewhere = |rank: &u32| host(rank) != first;
-    let mut others = attempt.outcomes.keys().filter(|rank| elsewhere(rank)).peekable();
+    let mut others = attempt
+        .outcomes
+        .keys()
+        .filter(|rank| elsewhere(rank))
+        .peekable();
     let came_further = |rank: &u32| {
         let end = attempt.outcomes[rank].end;
         matches!(end, End::Collateral | End::Timeout)

@@ -231,7 +231,9 @@ fn whom_launchers_of_one_number_ended_is_told_apart() {
             .map(|rank| labelled(&format!("[rank{rank}]: "), &traceback(PEER)))
             .concat();
     for (_, (.., ended), (_, local_rank, pid)) in nodes {
-        text += &format!("W1129 16:33:27.4 1 {ELASTIC}:1028] Sending process {ended} closing signal SIGTERM\n");
+        text += &format!(
+            "W1129 16:33:27.4 1 {ELASTIC}:1028] Sending process {ended} closing signal SIGTERM\n"
+        );
         text += &failed(1, 1, local_rank, pid);
     }
     for (host, (rank, local_rank, ended), (first, first_local, pid)) in nodes {

@@ -31,6 +31,15 @@ impl Job {
                 _ => None,
             })
             .collect();
+        let listed: BTreeSet<u32> = exits
+            .iter()
+            .filter_map(|exit| match exit.who {
+                Who::Task(task) => Some(task),
+                _ => None,
+            })
+            .collect();
+        // srun lists every task that failed, mpirun the first: with ranks beyond them, a task may be a host.
+        let all_listed = spoken.is_subset(&listed);
         for exit in exits {
             let rank = match exit.who {
                 Who::Task(_) if tasks_are_hosts => continue,
@@ -43,7 +52,8 @@ impl Job {
                 continue;
             };
             // A task is the rank that calls itself by its number; a process of a launcher is one of some host.
-            let stated = matches!(exit.who, Who::Task(_)) && spoken.contains(&rank);
+            let is_task = matches!(exit.who, Who::Task(_)) && (all_listed || exit.pid.is_some());
+            let stated = is_task && spoken.contains(&rank);
             let host = HostKey::Name(exit.host.clone().unwrap_or_default());
             let known = self.all_ranks().any(|known| known.rank == rank);
             let attempt = self.attempts.keys().next_back().copied().unwrap_or(0);

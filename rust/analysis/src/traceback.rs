@@ -255,11 +255,10 @@ pub(crate) fn ends(text: &str) -> Vec<(&str, &str)> {
 pub(crate) fn repeated(text: &str) -> impl Iterator<Item = u32> {
     static REPEATED: LazyLock<memmem::Finder<'_>> =
         LazyLock::new(|| memmem::Finder::new("(most recent call last): (RANK "));
-    let ranks = REPEATED.find_iter(text.as_bytes()).filter_map(|at| {
+    REPEATED.find_iter(text.as_bytes()).filter_map(|at| {
         let (rank, _) = text[at..].split_once("(RANK ")?.1.split_once(')')?;
         rank.parse().ok()
-    });
-    ranks
+    })
 }
 
 /// Returns whether a traceback begins anywhere in a text.

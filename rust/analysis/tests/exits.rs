@@ -226,3 +226,19 @@ fn what_ray_lists_as_possible_is_no_evidence() {
     let found = report(text);
     assert_eq!(cause(&found), (None, "killed_unknown", Confidence::Low));
 }
+
+#[test]
+fn a_task_among_more_ranks_than_tasks_may_be_a_host() {
+    // Two nodes of eight ranks, whose launchers say nothing: task 1 is the launcher of node1.
+    let ranks: Vec<u32> = (0..16).collect();
+    let text = format!(
+        "{}srun: error: node1: task 1: Killed\nsrun: error: node0: task 0: Exited with exit code 1\n",
+        lost(&ranks)
+    );
+    let found = report(&text);
+    let root = found.root_cause.unwrap();
+    assert!(
+        root.rank.is_none() || root.confidence < Confidence::High,
+        "{root:?}"
+    );
+}

@@ -35,6 +35,7 @@ mod ending;
 mod explain;
 mod hang;
 mod hosts;
+mod kept;
 mod launchers;
 mod memory;
 mod numbers;
@@ -56,7 +57,7 @@ pub use error::{Error, ErrorKind};
 pub use failure::Failure;
 pub use memory::analyze_files;
 pub use schema::Report;
-pub use user_rules::{MAX_RULES_BYTES, user_rules};
+pub use user_rules::{MAX_RULES_BYTES, rules_in, user_rules};
 pub use work::Progress;
 
 use std::path::{Path, PathBuf};

@@ -1,6 +1,7 @@
 //! Which of several records of one rank counts, and which are the same failure told twice.
 
-use crate::scan::{FileRole, Record};
+use crate::kept::Record;
+use crate::scan::FileRole;
 use std::collections::BTreeSet;
 
 /// A launcher copies the record of its first failed worker to its own error file; torch's copies tell no rank.

@@ -7,6 +7,7 @@ use crate::classify::Role;
 use crate::decide::{Attempt, Decision, Subject, count};
 use crate::explain::{explain, utc};
 use crate::groups::{Fingerprint, ranges};
+use crate::kept::MAX_BREADCRUMBS;
 use crate::outcome::{End, Outcome, outcome};
 use crate::parse::begin;
 use crate::scan::Evidence;
@@ -16,9 +17,6 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// At most so many further failures and suspects are listed one by one.
 const MAX_LISTED: usize = 16;
-
-/// At most so many of the latest breadcrumbs are shown.
-const MAX_BREADCRUMBS: usize = 8;
 
 /// Ranks from here on are not missed when nothing of them is found.
 const MAX_WORLD: u32 = 1 << 20;

@@ -6,6 +6,7 @@ use crate::parse::headline;
 pub use crate::rules::{Role, Rule, Rules, rules};
 use crate::traceback::{self, FrameRef, Raised};
 use std::borrow::Cow;
+use std::sync::Arc;
 
 /// What the rules make of one failure.
 #[derive(Debug, Clone)]
@@ -19,7 +20,7 @@ pub struct Finding {
     /// The same for the same failure.
     pub fingerprint: Fingerprint,
     /// The text that the rule judged, in one line where it is one: `Type: message`.
-    pub headline: String,
+    pub headline: Arc<str>,
 }
 
 impl Finding {
@@ -30,7 +31,7 @@ impl Finding {
             pointers: Vec::new(),
             relay: false,
             fingerprint,
-            headline,
+            headline: headline.into(),
         }
     }
 }
@@ -116,7 +117,7 @@ fn consequence(failure: &Failure, section: Option<&Section>) -> Option<Finding> 
         pointers,
         relay: false,
         fingerprint,
-        headline: failure.message.clone(),
+        headline: failure.message.as_str().into(),
     })
 }
 
@@ -250,7 +251,7 @@ pub(crate) fn texts(chain: &[Raised<'_>], stack: &str) -> Finding {
         pointers,
         relay,
         fingerprint: fingerprint(rule, raised.type_name, raised.message, &raised.frames),
-        headline: headline(raised.type_name, raised.message),
+        headline: headline(raised.type_name, raised.message).into(),
     }
 }
 
@@ -291,7 +292,7 @@ fn crash(failure: &Failure, section: &Section) -> Finding {
         relay: false,
         fingerprint,
         headline: match sent {
-            None => failure.message.clone(),
+            None => failure.message.as_str().into(),
             Some((signal, sender)) => {
                 let name = sender
                     .comm
@@ -302,7 +303,7 @@ fn crash(failure: &Failure, section: &Section) -> Finding {
                     .uid
                     .map(|uid| format!(" of user {uid}"))
                     .unwrap_or_default();
-                format!("{} sent by process {}{name}{user}", signal.name, sender.pid)
+                format!("{} sent by process {}{name}{user}", signal.name, sender.pid).into()
             }
         },
     }

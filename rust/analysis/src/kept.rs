@@ -1,7 +1,7 @@
 //! What is kept of an error file once it is read and judged: not its text, or a hundred thousand ranks would need
 //! gigabytes, and what many ranks have in common once.
 
-use crate::classify::{self, Finding};
+use crate::classify::{self, Finding, Role};
 use crate::failure::{Breadcrumb, Clock, Failure, Frame, Host, Rank, Section};
 use crate::scan::{FileRole, SlotKey};
 use crate::traceback::{self, FrameRef, is_library};
@@ -28,7 +28,7 @@ pub(crate) struct Record {
 /// What is kept of a [`Failure`].
 #[derive(Debug)]
 pub(crate) struct Kept {
-    pub(crate) message: String,
+    pub(crate) message: Arc<str>,
     pub(crate) error_code: Option<i64>,
     pub(crate) time_ns: Option<i64>,
     pub(crate) whole_seconds: bool,
@@ -86,12 +86,24 @@ impl Record {
             };
             (finding, shared.stack(&telling(frames)), native_place)
         };
+        // What a rank had done that then only lost a peer says nothing of the cause.
+        let is_consequence = finding.rule.role == Role::Collateral;
+        let section = failure.section.map(|mut section| {
+            if is_consequence && section.is_final {
+                section.breadcrumbs.clear();
+            }
+            Box::new(KeptSection::new(*section, shared))
+        });
         Self {
             path,
             slot,
             role,
             failure: Box::new(Kept {
-                message: failure.message,
+                // Most texts are their own headline.
+                message: match *finding.headline == *failure.message {
+                    true => Arc::clone(&finding.headline),
+                    false => failure.message.into(),
+                },
                 error_code: failure.error_code,
                 time_ns: failure.time_ns,
                 whole_seconds: failure.whole_seconds,
@@ -99,9 +111,7 @@ impl Record {
                 finding,
                 frames,
                 native_place,
-                section: failure
-                    .section
-                    .map(|section| Box::new(KeptSection::new(*section, shared))),
+                section,
             }),
         }
     }

@@ -74,9 +74,9 @@ impl Outcome<'_> {
         let failure = &record.failure;
         let finding = failure.finding.clone();
         self.title = if finding.headline.is_empty() {
-            failure.message.clone()
+            failure.message.to_string()
         } else {
-            finding.headline.clone()
+            finding.headline.to_string()
         };
         self.time_ns = failure.time_ns;
         self.coarse_ns = if failure.whole_seconds {
@@ -124,7 +124,7 @@ impl Outcome<'_> {
         if status.is_some_and(is_crash) {
             return false;
         }
-        self.title.clone_from(&snapshot.failure.message);
+        self.title = snapshot.failure.message.to_string();
         self.time_ns = snapshot.failure.time_ns;
         self.end = End::Terminated;
         true
@@ -263,7 +263,7 @@ impl Outcome<'_> {
                 return Vec::new();
             }
             let headline = self.finding.as_ref();
-            let headline = headline.map_or("", |finding| finding.headline.as_str());
+            let headline = headline.map_or("", |finding| &*finding.headline);
             let frames =
                 fatal.unwrap_or_else(|| classify::judged(headline, traceback::chain(text)));
             return frames.into_iter().map(FrameRef::to_frame).collect();

@@ -1,4 +1,7 @@
-"""Print the seconds that torch takes to read and format the error files below a directory: the median of three."""
+"""Print the seconds that torch takes for the error files below a directory.
+
+It reads and formats them as torchrun does; the median of three times.
+"""
 
 import statistics
 import sys

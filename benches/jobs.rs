@@ -10,7 +10,7 @@ const START: usize = 1_790_000_000;
 const LOG_RANKS: usize = 1024;
 
 /// Writes error files of 3 to 30 KB, torch's and ours; the one in the middle tells the cause. Returns their paths.
-pub fn mixed(directory: &Path, ranks: usize) -> Vec<PathBuf> {
+pub(crate) fn mixed(directory: &Path, ranks: usize) -> Vec<PathBuf> {
     let one = |rank: usize| {
         let host = format!("host{:05}", rank / RANKS_PER_HOST);
         let folder = directory.join(&host).join("run_a").join("attempt_0");
@@ -70,7 +70,7 @@ fn record(rank: usize, ranks: usize, host: &str) -> Value {
 }
 
 /// Writes the outputs of 1,024 workers that left no error file, so many bytes in all.
-pub fn outputs(directory: &Path, bytes: usize) -> Vec<PathBuf> {
+pub(crate) fn outputs(directory: &Path, bytes: usize) -> Vec<PathBuf> {
     let one = |rank: usize| {
         let host = format!("host{:03}", rank / RANKS_PER_HOST);
         let folder = directory.join(host).join("run_a").join("attempt_0");
@@ -86,7 +86,7 @@ pub fn outputs(directory: &Path, bytes: usize) -> Vec<PathBuf> {
 }
 
 /// Writes one log in which 1,024 ranks speak in turns; the cause stands in its middle.
-pub fn console(directory: &Path, bytes: usize) -> Vec<PathBuf> {
+pub(crate) fn console(directory: &Path, bytes: usize) -> Vec<PathBuf> {
     let path = directory.join("slurm-4242.out");
     let mut text = String::with_capacity(bytes + (bytes >> 3));
     for rank in 0..LOG_RANKS {

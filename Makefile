@@ -11,7 +11,7 @@ export PYO3_PYTHON := $(CURDIR)/$(BIN)/python
 
 SOURCES := Cargo.toml Cargo.lock pyproject.toml $(shell find rust -name '*.rs' -o -name '*.toml')
 
-.PHONY: demo test test-all lint bench fuzz clean help
+.PHONY: demo test test-all lint bench fuzz accuracy clean help
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -49,6 +49,9 @@ fuzz:  ## feed the readers garbage, FUZZ_SECONDS for each (needs nightly Rust an
 		cargo +nightly fuzz run --sanitizer none $$target fuzz/corpus/$$target fuzz/seeds ../../tests/data -- \
 			-max_total_time=$(FUZZ_SECONDS) -timeout=10 -rss_limit_mb=1024 -max_len=65536 || exit 1; \
 	done
+
+accuracy: $(VENV)/built  ## say how often the verdict on labelled jobs is right, for us and for four baselines
+	$(BIN)/python tests/accuracy.py
 
 clean:  ## remove what the other targets made
 	rm -rf $(VENV) target python/firstfault/_native*.so

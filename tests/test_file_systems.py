@@ -21,6 +21,7 @@ KINDS = {
     "without links and renameat2": served("link", "rename2"),
 }
 SILENT = served()
+RESUME = "kill -CONT $FILE_SERVER"
 # What is done in the end, and the signal that the process ends by.
 ENDS = {
     SIGSEGV: "read_null",
@@ -72,8 +73,7 @@ def spared(kept: Path, ending: str = ".json") -> Path:
 def test_a_file_system_that_does_not_answer(directory: Path, signal: int) -> None:
     """The process dies by its signal all the same, and says where the record is."""
     steps = ["threads:2", "stop:FILE_SERVER", ENDS[signal]]
-    resume = "kill -CONT $FILE_SERVER"
-    ended, kept = SILENT.crash(directory, *steps, after=resume)
+    ended, kept = SILENT.crash(directory, *steps, after=RESUME)
     assert ended.status == 128 + signal
     assert (ended.ended_ns - ended.began_ns) < 12e9
     path = spared(kept, ".term.json" if signal == SIGTERM else ".json")
@@ -90,11 +90,91 @@ def test_a_file_system_that_does_not_answer(directory: Path, signal: int) -> Non
         assert name.endswith(".tmp") or read_record(kept / "errors" / name)
 
 
+# What leaves main, its status, and what is recorded of it.
+LEAVES = {
+    "raise_error:loss is nan": (1, "ValueError: loss is nan"),
+    "exit:3": (3, "SystemExit: 3"),
+}
+
+
+@pytest.mark.parametrize("step", LEAVES)
+def test_an_exception_where_nothing_answers(directory: Path, step: str) -> None:
+    status, message = LEAVES[step]
+    ended, kept = SILENT.crash(
+        directory, "stop:FILE_SERVER", step, under="firstfault", after=RESUME
+    )
+    assert ended.status == status
+    assert (ended.ended_ns - ended.began_ns) < 20e9
+    path = spared(kept)
+    said = f"the file system does not answer; the record is in /dev/shm/{path.name}"
+    assert said in ended.stderr
+    assert f"'{directory}/error.json'" in ended.stderr
+    record = read_record(path)
+    assert record["message"]["message"] == message
+    assert record["firstfault"]["final"] is True
+
+
+def test_an_exception_where_the_answer_is_slow(directory: Path) -> None:
+    steps = ["stop:FILE_SERVER:0.5", "raise_error:loss is nan"]
+    ended, kept = SILENT.crash(directory, *steps, under="firstfault")
+    assert ended.status == 1
+    assert "firstfault" not in ended.stderr.replace("firstfault/_record.py", "")
+    assert json_files(kept / "shm") == []
+    names = ["error.firstfault.json", "error.json"]
+    assert json_files(kept / "errors") == names
+    assert read_record(kept / "errors/error.json")["firstfault"]["final"] is True
+
+
+def test_a_failure_after_one_that_found_no_answer(directory: Path) -> None:
+    """The first one's thread still waits; nobody waits for it again."""
+    steps = ["stop:FILE_SERVER", "record_error:first", "raise_error:second"]
+    ended, kept = SILENT.crash(directory, *steps, under="firstfault", after=RESUME)
+    assert ended.status == 1
+    record = read_record(spared(kept))
+    assert record["message"]["message"] == "ValueError: second"
+    (earlier,) = record["firstfault"]["preceded_by"]
+    assert earlier["message"] == "ValueError: first"
+
+
+def test_a_request_that_the_program_answers_itself(directory: Path) -> None:
+    """The snapshot does not keep its handler from running, nor the exit waiting."""
+    before = [f"handle:{SIGTERM:d}"]
+    steps = ["stop:FILE_SERVER", f"kill:{SIGTERM:d}", "exit:0"]
+    ended, kept = SILENT.crash(directory, *steps, before=before, after=RESUME)
+    assert (ended.status, ended.ended_ns - ended.began_ns < 20e9) == (0, True)
+    assert "handled\n" in ended.stderr
+    path = spared(kept, ".term.json")
+    assert f"record is in /dev/shm/{path.name}: " in ended.stderr
+    assert read_record(path)["firstfault"]["signal"]["number"] == SIGTERM
+
+
+@pytest.mark.parametrize("silent", ["child", "own"])
+def test_a_childs_record_is_taken_over(directory: Path, silent: str) -> None:
+    """Where it, or the place it goes to, does not answer."""
+    local = directory.parent / "local.json"
+    own, child = directory / "error.json", local
+    if silent == "child":
+        own, child = local, directory / "error.json"
+    steps = ["stop:FILE_SERVER", f"take_over:{child}"]
+    local.write_text(json.dumps({"message": {"message": "E: it", "extraInfo": {}}}))
+    env = {"TORCHELASTIC_ERROR_FILE": str(own)}
+    ended, kept = SILENT.crash(
+        directory, *steps, under="firstfault", env=env, after=RESUME
+    )
+    assert ended.status == 0
+    if silent == "child":
+        taken = json.loads(local.read_bytes())["message"]["message"]
+        assert f"{child} is damaged (the file system does not answer)" in taken
+    else:
+        path = spared(kept)
+        assert f"; the record is in /dev/shm/{path.name}: '{own}'" in ended.stderr
+        assert json.loads(path.read_bytes())["message"]["message"] == "E: it"
+
+
 def test_the_report_reads_what_was_spared(directory: Path) -> None:
     steps = ["stop:FILE_SERVER", "read_null"]
-    after = "kill -CONT $FILE_SERVER"
     env: dict[str, str | None] = {"RANK": "3", "WORLD_SIZE": "8"}
-    _, kept = SILENT.crash(directory, *steps, env=env, after=after)
+    _, kept = SILENT.crash(directory, *steps, env=env, after=RESUME)
     cause = report(spared(kept))["root_cause"]
     assert (cause["rank"], cause["category"]) == (3, "segfault")
 

@@ -64,6 +64,18 @@ def load(path: str) -> ErrorFile:
     return copy if same else found
 
 
+def damaged(
+    path: str, reason: str, more: str = "", written: int | None = None
+) -> ErrorFile:
+    """Return what stands for an error file that cannot be used."""
+    damage = printable(f"error file {path} is damaged ({reason}){more}")
+    if written is None:
+        import time
+
+        written = int(time.time())
+    return ErrorFile({"message": damage}, damage, written)
+
+
 def failed_child(path: str) -> tuple[int, str, str] | None:
     """Return the first failure that a child of this process recorded beside its file.
 
@@ -135,8 +147,7 @@ def _load(path: str) -> ErrorFile:
         data, reason = _parse(content)
     if reason:
         first, _ = cut(repr(content[:_FIRST_BYTES])[1:], 4 * _FIRST_BYTES)
-        damage = printable(f"error file {path} is damaged ({reason}): {first}")
-        return ErrorFile({"message": damage}, damage, written)
+        return damaged(path, reason, f": {first}", written)
     return ErrorFile(data, "", written)
 
 

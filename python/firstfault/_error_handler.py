@@ -9,7 +9,7 @@ import sys
 from _contextvars import ContextVar
 
 from firstfault import _hooks, _native
-from firstfault._error_file import failed_child, load, says, section_of
+from firstfault._error_file import damaged, failed_child, load, says, section_of
 from firstfault._error_record import make
 from firstfault._exception import headline
 from firstfault._notices import (
@@ -21,6 +21,7 @@ from firstfault._notices import (
     logging_is_configured,
     warn,
 )
+from firstfault._patience import within
 from firstfault._text import cut, is_message, printable
 
 TYPE_CHECKING = False
@@ -175,7 +176,10 @@ class ErrorHandler:
 
         if is_disabled():
             return
-        found = load(rootcause_error_file)
+        try:
+            found = within(rootcause_error_file, load, rootcause_error_file)
+        except TimeoutError as error:
+            found = damaged(rootcause_error_file, str(error.strerror))
         rootcause_error = found.data
         if found.damage:
             log(ERROR, "%s", found.damage)
@@ -193,7 +197,10 @@ class ErrorHandler:
         )
         my_error_file = _usable(self._get_error_file_path())
         if my_error_file:
-            self._rm(my_error_file)
+            try:
+                within(my_error_file, self._rm, my_error_file)
+            except TimeoutError as error:
+                log(DEBUG, "cannot remove %s: %s", my_error_file, error)
             self._write_error_file(my_error_file, json.dumps(rootcause_error))
             log(INFO, "dumped error file to parent's %s", my_error_file)
         else:
@@ -284,7 +291,7 @@ def _handed_on(e: BaseException, path: str | None) -> tuple[int, str, str] | Non
     if not isinstance(e, SystemExit) or not isinstance(e.code, int) or not path:
         return None
     try:
-        return failed_child(path)
+        return within(path, failed_child, path)
     except Exception:
         return None  # What can be said without it is said.
 
@@ -375,11 +382,15 @@ def _make_room(path: str | None, record: ErrorRecord) -> None:
     if path is None:
         return
     try:
-        found = load(path)
-        if not section_of(found.data) and says(found.data, record.message):
-            os.remove(path)
+        within(path, _remove_same, path, record.message)
     except Exception:
         return  # There is nothing, or nothing that can be told to be the same.
+
+
+def _remove_same(path: str, message: str) -> None:
+    found = load(path)
+    if not section_of(found.data) and says(found.data, message):
+        os.remove(path)
 
 
 def _note_exit() -> None:

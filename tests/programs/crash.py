@@ -460,6 +460,20 @@ class Steps:
         raise ValueError(text)
 
     @staticmethod
+    def record_error(text: str) -> None:
+        """Record an exception by hand, and go on."""
+        from firstfault import get_error_handler
+
+        get_error_handler().record_exception(ValueError(text))
+
+    @staticmethod
+    def take_over(path: str) -> None:
+        """Make a child's record this process's own."""
+        from firstfault import get_error_handler
+
+        get_error_handler().dump_error_file(path)
+
+    @staticmethod
     def exit(status: str) -> None:
         sys.exit(int(status))
 

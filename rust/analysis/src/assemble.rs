@@ -2,6 +2,7 @@
 
 use crate::Options;
 use crate::decide::count;
+use crate::exits::Exit;
 use crate::failure::Rank;
 use crate::hosts::HostFact;
 use crate::kept::{KeptSection, Record};
@@ -30,8 +31,12 @@ pub(crate) struct Job {
     pub(crate) succeeded: bool,
     /// Whether there are failures in some log that nothing gives to a rank.
     pub(crate) nobodys_words: bool,
+    /// Where launchers' rounds met, by run directory and folder number.
+    pub(crate) masters: BTreeMap<(RunPath, u32), String>,
     /// What kernels and schedulers say.
     pub(crate) facts: Vec<HostFact>,
+    /// Ends of processes of which nothing tells whose they were.
+    pub(crate) exits: Vec<Exit>,
     /// What flight recorders dumped.
     pub(crate) dumps: Vec<Dump>,
     pub(crate) damaged: Vec<DamagedFile>,
@@ -54,6 +59,8 @@ pub(crate) struct HostEvidence {
     pub(crate) spoke: bool,
     /// Whether its launcher said how its workers ended.
     pub(crate) reported: bool,
+    /// The last attempt of its ranks, where rounds number them otherwise than its folders.
+    pub(crate) last_attempt: Option<u32>,
     /// The signal that ended the launcher, and the log that says so.
     pub(crate) signalled: Option<(PathBuf, Signalled)>,
 }
@@ -66,6 +73,8 @@ pub(crate) struct RankEvidence {
     pub(crate) host: HostKey,
     /// The record that tells how it ended.
     pub(crate) record: Option<Record>,
+    /// How it failed itself, where `record` is that of the child that it failed for.
+    pub(crate) by_child: Option<String>,
     /// Records of the same rank besides: later failures, children, losers of a race.
     pub(crate) others: Vec<Record>,
     /// The snapshot that it left when it was asked to end.
@@ -85,6 +94,8 @@ pub(crate) struct RankEvidence {
     pub(crate) uncaught: bool,
     /// Whether `output` is what its launcher's summary shows of it.
     pub(crate) by_summary: bool,
+    /// Whether the program's own logger labelled `output`, which may show what was caught.
+    pub(crate) by_logger: bool,
     pub(crate) damaged: Option<String>,
     /// Whether its number follows from nothing but the order of the directories.
     pub(crate) assumed: bool,
@@ -129,6 +140,7 @@ impl RankEvidence {
             local_rank,
             host,
             record: None,
+            by_child: None,
             others: Vec::new(),
             terminated: None,
             status: None,
@@ -140,6 +152,7 @@ impl RankEvidence {
             output_shared: false,
             uncaught: false,
             by_summary: false,
+            by_logger: false,
             damaged: None,
             assumed: false,
             nameless: false,
@@ -167,6 +180,7 @@ pub(crate) fn assemble(mut evidence: Evidence, options: &Options) -> Job {
         ..Job::default()
     };
     one_run(&mut evidence, &mut job);
+    job.notes.extend(crate::jobs::latest(&mut evidence));
     let others = crate::runs::latest(&mut evidence);
     if !others.is_empty() {
         let mut paths = others
@@ -276,13 +290,17 @@ pub(crate) fn assemble(mut evidence: Evidence, options: &Options) -> Job {
             .iter()
             .all(|agent| agent.succeeded && agent.entries.is_empty());
     job.add_agents(&evidence.agents, &numbers);
+    job.judge_children();
     job.facts = std::mem::take(&mut evidence.facts);
     job.dumps = std::mem::take(&mut evidence.dumps);
     let told = !job.facts.is_empty() || !job.dumps.is_empty();
     if told && job.attempts.is_empty() {
         job.attempts.entry(0).or_default();
     }
+    let exits = std::mem::take(&mut evidence.exits);
+    job.add_exits(exits, &evidence.agents, &evidence.consoles);
     job.add_consoles(std::mem::take(&mut evidence.consoles), &evidence.agents);
+    job.match_rounds();
     job.finish(&evidence, options);
     job
 }
@@ -463,6 +481,7 @@ impl Job {
         let evidence = self.rank(slot.key.attempt, rank, Some(slot.key.local_rank), host);
         evidence.output = slot.output;
         evidence.output_whole = slot.output_whole;
+        evidence.output_lines = slot.output_lines;
         evidence.uncaught = slot.uncaught;
         evidence.output_path = slot.stderr;
         evidence.assumed |= numbers.is_assumed(&slot.key.run, slot.key.attempt);

@@ -240,6 +240,10 @@ pub(crate) fn texts(chain: &[Raised<'_>], stack: &str) -> Finding {
             _ => {}
         }
     }
+    for rank in traceback::repeated(stack) {
+        relay = true;
+        pointers.push(rank);
+    }
     let none = Raised::default();
     let (rule, raised) = specific
         .or(generic)

@@ -1,11 +1,9 @@
 //! One log in which many ranks speak in turns: a terminal's, a scheduler's, torchrun's with `--tee`.
 
+use crate::dress::{Plain, Whose};
 use crate::parse::begin;
-use regex::Regex;
-use std::borrow::Cow;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::path::{Path, PathBuf};
-use std::sync::LazyLock;
 
 /// Ranks from here on are a mistake in a label, not ranks.
 const MAX_RANK: u32 = 1 << 20;
@@ -24,10 +22,12 @@ pub(crate) struct Console {
     pub(crate) ranks: BTreeMap<Label, Output>,
     /// The lines that no label gives to a rank, and that are not the launcher's own.
     pub(crate) unlabelled: Output,
+    /// The names of processes, by the numbers in their labels.
+    pub(crate) names: Vec<String>,
 }
 
 /// Whose line it is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Label {
     /// `[rank3]:`, as torch's own hook for uncaught exceptions and its loggers write it.
     Rank(u32),
@@ -35,6 +35,8 @@ pub(crate) enum Label {
     Local(u32),
     /// `3:`, as `srun --label` writes it: the number of the task.
     Task(u32),
+    /// A process of which only a name is known, as `[pod/trainer-3/main]`: its index.
+    Process(u32),
 }
 
 /// Some lines of a log.
@@ -45,6 +47,8 @@ pub(crate) struct Output {
     pub(crate) lines: Vec<usize>,
     /// Whether torch's hook for uncaught exceptions printed a traceback.
     pub(crate) uncaught: bool,
+    /// Whether it is the program's own logger that labels its lines, which may print what was caught.
+    pub(crate) by_logger: bool,
     /// How many bytes in the middle were left out.
     pub(crate) cut: usize,
 }
@@ -81,44 +85,75 @@ impl Output {
 }
 
 /// Returns what a log says of each rank; `None` where nothing in it is anybody's last words.
-pub(crate) fn console(path: &Path, text: &str) -> Option<Console> {
-    let plain = without_colours(text);
-    let text = &*plain;
-    let tasks = are_tasks(text);
+pub(crate) fn console(path: &Path, plain: &Plain<'_>) -> Option<Console> {
+    let tasks = are_tasks(&plain.text);
     let mut console = Console {
         path: path.to_owned(),
+        names: plain.names.clone(),
         ..Console::default()
     };
-    let mut in_launcher = false;
-    for (index, raw) in text.lines().enumerate() {
+    let mut in_launcher: HashSet<Option<Label>> = HashSet::new();
+    let mut by_logger = false;
+    for (index, raw) in plain.text.lines().enumerate() {
         // A progress bar has no line of its own.
         let raw = raw.trim_end_matches('\r');
         let raw = raw.rsplit('\r').next().unwrap_or(raw);
-        let (label, line) = split(raw, tasks);
-        let Some(label) = label else {
+        let (own, line) = split(raw, tasks);
+        let told = plain.whose(index).map(Label::from);
+        if own.is_none() && !matches!(told, Some(Label::Rank(_))) {
             // A launcher speaks at the end: its own traceback, then its summary.
-            in_launcher |= is_last_of_launcher(line);
-            if !in_launcher && !is_launcher(line) {
-                console.unlabelled.push(from_traceback(line), index + 1);
+            if is_last_of_launcher(line) {
+                in_launcher.insert(told);
             }
+            if in_launcher.contains(&told) || is_launcher(line) {
+                continue;
+            }
+        }
+        let Some(label) = own.or(told).or_else(|| watchdogs(line)) else {
+            console.unlabelled.push(from_traceback(line), index + 1);
             continue;
         };
         if !console.ranks.contains_key(&label) && console.ranks.len() >= MAX_RANKS {
             continue;
         }
         let output = console.ranks.entry(label).or_default();
-        output.uncaught |=
-            matches!(label, Label::Rank(_)) && crate::traceback::is_start(line.trim());
+        if matches!(own, Some(Label::Rank(_))) {
+            let starts = crate::traceback::is_start(line.trim());
+            // Torch's hook labels nothing but tracebacks.
+            by_logger |= !starts && !output.uncaught && is_programs(line);
+            output.uncaught |= starts;
+        } else {
+            output.by_logger |= matches!(told, Some(Label::Rank(_)));
+        }
         output.push(line, index + 1);
     }
+    for output in console.ranks.values_mut() {
+        output.by_logger |= by_logger && output.uncaught;
+        output.uncaught &= !output.by_logger;
+    }
     console.settle();
-    let speaks = |output: &Output| {
-        crate::traceback::has_start(&output.text)
-            || crate::output::last_words(&output.text).is_some()
-            || crate::traceback::fatal(&output.text).is_some()
-            || crate::traceback::terminate(&output.text).is_some()
+    let speaks = console.ranks.values().any(Output::speaks) || console.unlabelled.speaks();
+    speaks.then_some(console)
+}
+
+/// Whether a line labelled with a rank is one of the program, not one of torch's own loggers.
+fn is_programs(line: &str) -> bool {
+    let line = line.trim_start();
+    let is_level = |at: usize| {
+        let level = line.as_bytes().get(at);
+        let digit = line.as_bytes().get(at + 1).is_some_and(u8::is_ascii_digit);
+        digit && level.is_some_and(|level| b"WEIFVC".contains(level))
     };
-    (console.ranks.values().any(speaks) || speaks(&console.unlabelled)).then_some(console)
+    !(line.is_empty() || is_level(0) || line.starts_with('[') && is_level(1))
+}
+
+impl From<Whose> for Label {
+    fn from(whose: Whose) -> Self {
+        match whose {
+            Whose::Rank(rank) => Self::Rank(rank),
+            Whose::Process(index) => Self::Process(index),
+        }
+    }
 }
 
 impl Console {
@@ -171,6 +206,23 @@ impl Console {
 }
 
 impl Output {
+    /// Whether it holds somebody's last words.
+    pub(crate) fn speaks(&self) -> bool {
+        crate::traceback::has_start(&self.text)
+            || crate::output::last_words(&self.text).is_some()
+            || crate::traceback::fatal(&self.text).is_some()
+            || crate::traceback::terminate(&self.text).is_some()
+    }
+
+    /// Puts another's lines behind its own.
+    pub(crate) fn append(&mut self, other: Self) {
+        self.text.push_str(&other.text);
+        self.lines.extend(other.lines);
+        self.uncaught |= other.uncaught;
+        self.by_logger |= other.by_logger;
+        self.cut += other.cut;
+    }
+
     /// Puts the lines of both in the order of the log.
     fn merge(&mut self, other: Self) {
         let lines = |output: &Self| -> Vec<(usize, String)> {
@@ -184,6 +236,7 @@ impl Output {
             text: all.iter().flat_map(|(_, line)| [line, "\n"]).collect(),
             lines: all.into_iter().map(|(number, _)| number).collect(),
             uncaught: self.uncaught || other.uncaught,
+            by_logger: self.by_logger || other.by_logger,
             cut: self.cut + other.cut,
         };
     }
@@ -255,14 +308,15 @@ fn from_traceback(line: &str) -> &str {
     }
 }
 
-/// Returns the text without the escapes that colour it. Source: ECMA-48, SGR
-fn without_colours(text: &str) -> Cow<'_, str> {
-    static COLOUR: LazyLock<Regex> =
-        LazyLock::new(|| Regex::new(r"\x1b\[[0-9;]*[A-Za-z]").expect("a constant"));
-    if memchr::memchr(0x1b, text.as_bytes()).is_none() {
-        return Cow::Borrowed(text);
-    }
-    COLOUR.replace_all(text, "")
+/// Reads the rank that NCCL's watchdog gives itself where nothing labels its lines: before torch 2.2.
+///
+/// A later one says which group it is of, and its rank is one in that group.
+fn watchdogs(line: &str) -> Option<Label> {
+    let (before, rest) = line.split_once("ProcessGroupNCCL.cpp:")?;
+    let rest = rest.split_once("] [Rank ")?.1;
+    let number = rest.split_once("] ")?.0.parse().ok()?;
+    let is_first = before.trim_start().starts_with('[') && before.len() < 60;
+    (is_first && number < MAX_RANK && !rest.contains("[PG ")).then_some(Label::Rank(number))
 }
 
 /// Reads `[rank3]: rest`.
@@ -313,9 +367,10 @@ fn is_last_of_launcher(line: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::dress::plain;
 
     fn read(text: &str) -> Console {
-        console(Path::new("a"), text).unwrap()
+        console(Path::new("a"), &plain(text)).unwrap()
     }
 
     const TRACEBACK: &str = "Traceback (most recent call last):\n  File \"t.py\", line 1, in main\nValueError: bad batch\n";
@@ -416,6 +471,9 @@ mod tests {
 
     #[test]
     fn talk_is_no_end() {
-        assert_eq!(console(Path::new("a"), "[rank0]: step 1\nloss 2\n"), None);
+        assert_eq!(
+            console(Path::new("a"), &plain("[rank0]: step 1\nloss 2\n")),
+            None
+        );
     }
 }

@@ -96,7 +96,20 @@ impl Attempt<'_> {
         {
             candidates.retain(|rank| role(rank) == Some(Role::Primary));
         }
+        // What its own logger shows of a rank it may have survived; what ended it a launcher saw.
+        let seen = |rank: &u32| self.outcomes[rank].evidence.status.is_some();
+        if candidates.iter().any(seen) {
+            let evidence = |rank: &u32| self.outcomes[rank].evidence;
+            candidates.retain(|rank| seen(rank) || !evidence(rank).by_logger);
+        }
+        // Victims mostly leave with 1, and a word, a signal or another code says more than that.
+        if candidates.iter().any(|&rank| !self.left_with_one(rank)) {
+            candidates.retain(|&rank| !self.left_with_one(rank));
+        }
         if let Some(decision) = self.whole_job(&candidates) {
+            return Some(decision);
+        }
+        if let Some(decision) = self.interrupted_with_launcher(&candidates) {
             return Some(decision);
         }
         match candidates[..] {
@@ -111,6 +124,13 @@ impl Attempt<'_> {
                     .unwrap_or_else(|| self.several(&candidates)),
             ),
         }
+    }
+
+    /// Whether all that is known of a rank's end is the exit code 1.
+    fn left_with_one(&self, rank: u32) -> bool {
+        let evidence = self.outcomes[&rank].evidence;
+        let status = evidence.status.as_ref().map(|status| status.value);
+        self.rule(rank).id == "exit" && status == Some(1) && evidence.record.is_none()
     }
 
     fn vanished(&self, rank: u32) -> bool {
@@ -196,12 +216,15 @@ impl Attempt<'_> {
         // Ranks that say nothing may be the cause of what the others say alike, and others' words are no proof.
         let quiet = self.with_end(End::Silent).len() + self.missing.len();
         let shared = |rank: &u32| self.outcomes[rank].evidence.output_shared;
+        let nameless = alike
+            .iter()
+            .any(|rank| self.outcomes[rank].evidence.nameless);
         // That all left with one status says little, the less where a log holds failures of nobody.
         let vague = rule.id == "exit" && self.job.nobodys_words;
         let confidence =
             if vague || rule.role == Role::Ambiguous || alike.iter().any(shared) && quiet > 0 {
                 Confidence::Low
-            } else if others.is_empty() && quiet == 0 {
+            } else if others.is_empty() && quiet == 0 && !nameless {
                 Confidence::High
             } else {
                 Confidence::Medium
@@ -329,6 +352,11 @@ impl Attempt<'_> {
             confidence = confidence.min(Confidence::Medium);
         }
         let own = outcome.evidence.record.is_some() || outcome.evidence.status.is_some();
+        if outcome.evidence.by_logger && !own {
+            confidence = confidence.min(Confidence::Medium);
+            reasons
+                .push("its own logger shows the exception, which it may have survived".to_owned());
+        }
         let quiet = self.with_end(End::Silent).len() + self.missing.len();
         if !own && quiet > 0 {
             confidence = confidence.min(Confidence::Medium);
@@ -336,6 +364,26 @@ impl Attempt<'_> {
                 "{} said nothing, and one of them may have failed first",
                 count(quiet, "rank")
             ));
+        }
+        if let Some(parent) = &outcome.evidence.by_child {
+            reasons.push(format!(
+                "a child process of it failed so, and it for that: {parent}"
+            ));
+            // Of a process that left no word itself the child's end may have been a small thing.
+            if outcome.evidence.status.is_none() && self.victims() == 0 {
+                confidence = confidence.min(Confidence::Medium);
+            }
+        }
+        if rule.relay {
+            confidence = confidence.min(Confidence::Medium);
+            reasons.push("what it raised itself is not told".to_owned());
+        }
+        if outcome.gave_up_unexplained() {
+            confidence = confidence.min(Confidence::Medium);
+            reasons.push(
+                "nothing tells why it gave itself up, and ranks do that too when another is lost"
+                    .to_owned(),
+            );
         }
         if outcome.evidence.assumed {
             reasons.push("its rank number is assumed: nothing tells it".to_owned());

@@ -72,7 +72,11 @@ pub(crate) fn facts(path: &Path, text: &str) -> Vec<HostFact> {
             path: path.to_owned(),
             line: number,
             text: begin(line, 300).to_owned(),
-            host: rule.host(line).map(str::to_owned).or_else(|| logger(line)),
+            host: rule
+                .host(line)
+                .map(str::to_owned)
+                .or_else(|| logger(line))
+                .or_else(|| pod(line, &text[..start])),
             pid: rule.process(line),
             day: day(line),
             rest: 0,
@@ -114,6 +118,23 @@ fn logger(line: &str) -> Option<String> {
     let (before, _) = line.split_once(" kernel: ")?;
     let host = before.rsplit(' ').next()?;
     (!host.is_empty() && !host.starts_with('[')).then(|| host.to_owned())
+}
+
+/// Reads the pod that a line of `kubectl describe pod` is about: the last that was named before it.
+fn pod(line: &str, before: &str) -> Option<String> {
+    const FAR: usize = 64 << 10;
+    if !line.trim_start().starts_with("Reason:") {
+        return None;
+    }
+    let near = before
+        .char_indices()
+        .rev()
+        .take(FAR)
+        .last()
+        .map_or(0, |(at, _)| at);
+    let mut names = before[near..].lines().rev();
+    let name = names.find_map(|line| line.strip_prefix("Name:"))?;
+    Some(name.trim().to_owned()).filter(|name| !name.is_empty())
 }
 
 #[cfg(test)]

@@ -49,6 +49,14 @@ impl Job {
             };
             let run = by_name.or_else(by_rank).or_else(alone).or_else(by_number);
             self.stray_launcher |= run.is_none();
+            // Of rounds with one folder number the last is the one that left files.
+            for (run, round) in run
+                .iter()
+                .flat_map(|run| agent.rounds.iter().map(move |round| (run, round)))
+            {
+                let place = ((*run).clone(), round.attempt);
+                self.masters.insert(place, round.master.clone());
+            }
             let last = if agent.failed.is_empty() {
                 attempt
             } else {

@@ -2,6 +2,7 @@
 //!
 //! Source: torch/distributed/elastic/multiprocessing/api.py and errors/__init__.py (`ChildFailedError.format_msg`)
 
+use crate::rendezvous::{Round, rounds};
 use std::path::{Path, PathBuf};
 
 /// What one launcher's log says.
@@ -22,6 +23,8 @@ pub struct AgentLog {
     pub signalled: Option<Signalled>,
     /// Whether it says that its workers ended well.
     pub succeeded: bool,
+    /// The rounds of rendezvous that it took part in.
+    pub rounds: Vec<Round>,
 }
 
 /// One worker in torchrun's summary.
@@ -187,16 +190,20 @@ pub fn agents(path: &Path, text: &str) -> Vec<AgentLog> {
         match whose {
             Some(whose) if is_anothers(&speakers[whose].1.entries, &summary) => {
                 // In containers all launchers are process 1: the workers tell them apart.
-                let own = |failed: &mut Failed| {
-                    summary
-                        .iter()
-                        .any(|entry| entry.pid.is_some() && entry.pid == failed.pid)
+                let own: Vec<u32> = summary.iter().filter_map(|entry| entry.pid).collect();
+                let is_own = |failed: &mut Failed| failed.pid.is_some_and(|pid| own.contains(&pid));
+                let known = &mut speakers[whose].1;
+                // A worker of the other may have the same number.
+                let asked = |pids: &[u32]| {
+                    let pids = pids.iter().copied();
+                    pids.filter(|pid| own.contains(pid)).collect()
                 };
-                let failed = speakers[whose].1.failed.extract_if(.., own).collect();
                 let path = path.to_owned();
                 let log = AgentLog {
                     path,
-                    failed,
+                    failed: known.failed.extract_if(.., is_own).collect(),
+                    closed: asked(&known.closed),
+                    forced: asked(&known.forced),
                     entries: summary,
                     ..AgentLog::default()
                 };
@@ -213,6 +220,10 @@ pub fn agents(path: &Path, text: &str) -> Vec<AgentLog> {
                 },
             )),
         }
+    }
+    // Of several launchers' rounds in one log nothing tells whose is whose.
+    if let [(_, log)] = &mut speakers[..] {
+        log.rounds = rounds(text);
     }
     speakers.into_iter().map(|(_, log)| log).collect()
 }

@@ -220,6 +220,15 @@ impl Outcome<'_> {
         self.finding = Some(finding);
     }
 
+    /// Whether it aborted, and neither a record nor its last words say over what: a watchdog's victim does that too.
+    pub(crate) fn gave_up_unexplained(&self) -> bool {
+        self.finding
+            .as_ref()
+            .is_some_and(|finding| finding.rule.id == "abort")
+            && self.evidence.record.is_none()
+            && traceback::fatal(&self.evidence.output).is_none()
+    }
+
     /// Returns the rule's category, or that of a rank without a finding.
     pub(crate) fn category(&self) -> &str {
         match (&self.finding, self.end) {

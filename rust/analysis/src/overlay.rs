@@ -1,6 +1,7 @@
 //! What a host's kernel or the scheduler says, laid over what the ranks say: it turns "killed" into who did it.
 
 use crate::decide::{Attempt, Decision, Subject, count};
+use crate::descendants::names_worker;
 use crate::explain::utc;
 use crate::hosts::HostFact;
 use crate::outcome::{End, Outcome};
@@ -57,8 +58,12 @@ impl Attempt<'_> {
                     .confidence
                     .clamp(Confidence::Low, Confidence::Medium),
             };
+            let perhaps = match fit {
+                Fit::OtherNumber => " of a process of another number, as one has in a container",
+                _ => "",
+            };
             decision.reasons.push(format!(
-                "its host says: {} ({})",
+                "its host says{perhaps}: {} ({})",
                 fact.text.trim(),
                 fact.source()
             ));
@@ -148,6 +153,12 @@ impl Attempt<'_> {
         })
     }
 
+    /// Whether a number that a kernel's line names may be that of a trainer in a container, whose own number is another.
+    fn may_be_outside(&self, pid: u32, line: &str) -> bool {
+        let mut ranks = self.job.all_ranks();
+        is_trainers(line) && !ranks.any(|rank| rank.pids().any(|own| own == pid))
+    }
+
     /// Returns how closely a fact is about a rank, `None` where it explains nothing of how that ended.
     fn fits(&self, fact: &HostFact, outcome: &Outcome<'_>) -> Option<Fit> {
         let rule = &outcome.finding.as_ref()?.rule;
@@ -171,11 +182,14 @@ impl Attempt<'_> {
         }
         if let Some(pid) = fact.pid {
             let own = outcome.evidence.pids().any(|own| own == pid);
-            if own || is_workers(pid, &outcome.title) {
+            if own || names_worker(pid, &outcome.title) {
                 return Some(Fit::Process);
             }
             if outcome.evidence.pids().next().is_some() {
-                return None;
+                // A text that tells the number of the child that died tells that it was another.
+                let told = outcome.title.contains("DataLoader worker (pid");
+                let outside = !told && self.may_be_outside(pid, &fact.text);
+                return outside.then_some(Fit::OtherNumber);
             }
         }
         match here {
@@ -188,11 +202,21 @@ impl Attempt<'_> {
     }
 }
 
-/// Whether a process is one that a text names: `DataLoader worker (pid(s) 4242, 4243) exited unexpectedly`.
-fn is_workers(pid: u32, text: &str) -> bool {
-    let named = text.split_once("DataLoader worker (pid");
-    let list = named.and_then(|(_, rest)| rest.split_once(' ')?.1.split_once(')'));
-    list.is_some_and(|(list, _)| list.split(", ").any(|number| number.parse() == Ok(pid)))
+/// Whether a kernel's line names a program as trainers and their children are called.
+fn is_trainers(line: &str) -> bool {
+    const NAMES: &[&str] = &[
+        "python",
+        "pt_main_thread",
+        "pt_data_worker",
+        "ray::",
+        "torchrun",
+    ];
+    NAMES.iter().any(|name| {
+        let before = ["(", "task=", " "];
+        before
+            .iter()
+            .any(|before| line.contains(&format!("{before}{name}")))
+    })
 }
 
 fn month_and_day(time_ns: i64) -> (u32, u32) {
@@ -212,6 +236,8 @@ fn near(one: (u32, u32), other: (u32, u32)) -> bool {
 /// How closely a fact is about a rank.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Fit {
+    /// About a process of such a name, with another number, as its host's kernel gives one in a container.
+    OtherNumber,
     /// About the job that it is of.
     Job,
     /// About its host, at some time.

@@ -6,13 +6,16 @@ mod list;
 mod names;
 mod pace;
 pub(crate) mod read;
+mod utf16;
 
 pub(crate) use names::{FileRole, RunPath, attempt_of, role, run_id};
 pub use read::{MAX_FILE_BYTES, MAX_LOG_BYTES};
 
 use crate::black_box::{BlackBox, Fate};
 use crate::console::{Console, console};
+use crate::dress;
 use crate::error::Error;
+use crate::exits::{Exit, exits};
 use crate::hosts::{HostFact, facts};
 use crate::kept::{Record, Shared};
 use crate::logs::{self, AgentLog};
@@ -52,8 +55,12 @@ pub struct Evidence {
     pub(crate) consoles: Vec<Console>,
     /// What logs say of hosts.
     pub(crate) facts: Vec<HostFact>,
+    /// How launchers other than torchrun saw processes end.
+    pub(crate) exits: Vec<Exit>,
     /// What flight recorders dumped.
     pub(crate) dumps: Vec<Dump>,
+    /// Logs of Slurm jobs that tell of no failure.
+    pub(crate) quiet_logs: Vec<PathBuf>,
     /// What was left out in reading.
     pub(crate) notes: Vec<String>,
     pub(crate) damaged: Vec<(DamagedFile, Option<SlotKey>)>,
@@ -89,6 +96,8 @@ pub(crate) struct Slot {
     pub(crate) output: String,
     /// Whether `output` is all of it, so that its lines can be numbered.
     pub(crate) output_whole: bool,
+    /// The number of each of its lines in the file, from 1, where these are not the same.
+    pub(crate) output_lines: Vec<usize>,
     /// Whether torch's hook for uncaught exceptions printed a traceback into it.
     pub(crate) uncaught: bool,
     /// The rank that torch printed before the worker's last lines.
@@ -105,6 +114,7 @@ impl Slot {
             stderr: None,
             output: String::new(),
             output_whole: false,
+            output_lines: Vec::new(),
             uncaught: false,
             printed_rank: None,
             has_record: false,
@@ -122,6 +132,7 @@ impl Evidence {
             && self.agents.is_empty()
             && self.consoles.is_empty()
             && self.facts.is_empty()
+            && self.exits.is_empty()
             && self.dumps.is_empty()
             && self.boxes.is_empty()
             && self.damaged.iter().all(|(file, _)| file.reason == STRANGER)
@@ -134,6 +145,8 @@ impl Evidence {
         self.agents.append(&mut other.agents);
         self.consoles.append(&mut other.consoles);
         self.facts.append(&mut other.facts);
+        self.quiet_logs.append(&mut other.quiet_logs);
+        self.exits.append(&mut other.exits);
         self.dumps.append(&mut other.dumps);
         self.notes.append(&mut other.notes);
         self.damaged.append(&mut other.damaged);
@@ -210,11 +223,16 @@ pub fn scan(paths: &[PathBuf], proc: &Path) -> Result<Evidence, Error> {
     let place = |fact: &HostFact| (fact.path.clone().into_os_string(), fact.line);
     evidence.facts.sort_by_key(place);
     evidence.facts.dedup_by_key(|fact| place(fact));
+    evidence
+        .exits
+        .sort_by(|a, b| (&a.path, a.line).cmp(&(&b.path, b.line)));
+    evidence.exits.dedup();
     // Of one rank the latest: attempts leave theirs in one directory.
     evidence
         .dumps
         .sort_by(|a, b| (a.rank, b.last_ns(), &a.path).cmp(&(b.rank, a.last_ns(), &b.path)));
     evidence.dumps.dedup_by_key(|dump| dump.rank);
+    evidence.quiet_logs.sort();
     evidence.notes.sort_unstable();
     evidence.notes.dedup();
     evidence
@@ -424,10 +442,11 @@ fn log(path: &Path, found: &mut Evidence) -> bool {
     let Ok(excerpt) = read::log(path) else {
         return false;
     };
-    let text = &excerpt.text;
-    let (agents, console) = (logs::agents(path, text), console(path, text));
-    let facts = facts(path, text);
-    let is_one = !agents.is_empty() || console.is_some() || !facts.is_empty();
+    let plain = dress::plain(&excerpt.text);
+    let text = &*plain.text;
+    let (agents, console) = (logs::agents(path, text), console(path, &plain));
+    let (facts, exits) = (facts(path, text), exits(path, text));
+    let is_one = !agents.is_empty() || console.is_some() || !facts.is_empty() || !exits.is_empty();
     if is_one && excerpt.skipped > 0 {
         found.notes.push(format!(
             "{}: {} MB in its middle were searched for failures and left out otherwise",
@@ -435,10 +454,18 @@ fn log(path: &Path, found: &mut Evidence) -> bool {
             excerpt.skipped.div_ceil(1_000_000)
         ));
     }
-    let number = |line: usize| excerpt.line(line);
+    if console.is_none() && agents.iter().all(|agent| agent.succeeded) && exits.is_empty() {
+        let of_slurm = crate::jobs::number(path).map(|_| path.to_owned());
+        found.quiet_logs.extend(of_slurm);
+    }
+    let number = |line: usize| excerpt.line(plain.line(line));
     found.facts.extend(facts.into_iter().map(|fact| HostFact {
         line: number(fact.line),
         ..fact
+    }));
+    found.exits.extend(exits.into_iter().map(|exit| Exit {
+        line: number(exit.line),
+        ..exit
     }));
     let agents = agents.into_iter().map(|agent| agent.renumbered(number));
     found.agents.extend(agents);
@@ -474,7 +501,13 @@ fn read_output(found: &mut Evidence) {
             slot.printed_rank = traceback::printed_rank(&text);
             slot.uncaught = crate::ending::is_uncaught(&text);
         }
-        slot.output = traceback::strip_prefixes(&text).into_owned();
+        let plain = dress::plain(&text);
+        slot.output = traceback::strip_prefixes(&plain.text).into_owned();
+        if slot.output_whole && plain.is_renumbered() {
+            let count = slot.output.lines().count();
+            slot.output_lines = (1..=count).map(|number| plain.line(number)).collect();
+            slot.output_whole = false;
+        }
     }
 }
 

@@ -1,6 +1,7 @@
 //! The decision where no rank failed by itself: whom the others waited for, and who left nothing.
 
 use crate::assemble::HostKey;
+use crate::black_box::State;
 use crate::classify::rules;
 use crate::decide::{Attempt, Decision, Subject, count};
 use crate::outcome::End;
@@ -19,6 +20,8 @@ impl Attempt<'_> {
             return self.preempted();
         }
         self.pointed_at(&timeouts)
+            .or_else(|| self.by_unknown_exit())
+            .or_else(|| self.by_watchdogs())
             .or_else(|| self.preempted())
             .or_else(|| self.odd_one_out())
             .or_else(|| self.silent(&timeouts))
@@ -134,6 +137,9 @@ impl Attempt<'_> {
                 .map(|&rank| (rank, reason.clone()))
                 .collect::<Vec<_>>()
         };
+        if let Some(decision) = self.alone_unasked(&quiet) {
+            return Some(decision);
+        }
         match quiet[..] {
             [] => None,
             [rank] if others >= 2 => {
@@ -162,6 +168,54 @@ impl Attempt<'_> {
                 })
             }
         }
+    }
+
+    /// The one rank that says nothing where all others tell that they lost a peer, or that they were asked to end.
+    ///
+    /// Its black box shows that it would have told, had it been asked or failed.
+    fn alone_unasked(&self, quiet: &[u32]) -> Option<Decision> {
+        let told = |rank: &u32| {
+            let outcome = self.outcomes.get(rank);
+            outcome.is_some_and(|outcome| outcome.evidence.terminated.is_some())
+        };
+        let mut unasked = quiet.iter().filter(|rank| !told(rank));
+        let (rank, None) = (*unasked.next()?, unasked.next()) else {
+            return None;
+        };
+        let was_running = self.outcomes.get(&rank).is_some_and(|outcome| {
+            let boxed = outcome.evidence.black_box.as_ref();
+            boxed.is_some_and(|boxed| {
+                boxed.content.state == State::Running && boxed.content.request.is_none()
+            })
+        });
+        if !was_running || self.victims() == 0 || self.outcomes.len() < 3 {
+            return None;
+        }
+        let reasons = vec![
+            "its black box says that main ran, and nothing tells of its end".to_owned(),
+            "every other rank told how it ended, or was asked to end".to_owned(),
+        ];
+        Some(Decision {
+            subject: Subject::Rank(rank),
+            rule: rules().by_id("vanished"),
+            confidence: Confidence::Medium,
+            also: Vec::new(),
+            suspects: Vec::new(),
+            reasons,
+        })
+    }
+
+    /// Ranks that were interrupted with their launcher: nobody interrupted one of them.
+    pub(crate) fn interrupted_with_launcher(&self, candidates: &[u32]) -> Option<Decision> {
+        let shared = |rank: &u32| {
+            let host = self.job.hosts.get(&self.outcomes[rank].evidence.host);
+            self.rule(*rank).id == "interrupted"
+                && host.is_some_and(|host| host.signalled.is_some())
+        };
+        if candidates.is_empty() || !candidates.iter().all(shared) {
+            return None;
+        }
+        self.preempted()
     }
 
     /// A host all of whose ranks are silent and whose launcher said nothing, while another's spoke.

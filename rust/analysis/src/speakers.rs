@@ -30,13 +30,16 @@ impl Job {
                             self.add_words(attempt, rank, assumed, part, &console.path);
                         }
                     }
+                    None if matches!(label, Label::Process(_)) => {
+                        console.ranks.insert(label, output);
+                    }
                     None => lost += 1,
                 }
             }
             if let Some(rank) = rank_of_name(&console.path) {
                 let output = std::mem::take(&mut console.unlabelled);
-                self.add_words(0, rank, false, output, &console.path);
-            } else if !console.unlabelled.text.is_empty() {
+                self.add_words(0, rank, true, output, &console.path);
+            } else if !console.unlabelled.text.is_empty() || !console.ranks.is_empty() {
                 nobodys.push((console, ends));
             }
         }
@@ -76,15 +79,15 @@ impl Job {
     }
 
     /// Words without a label are those of a rank that ended by itself, and of which nothing else is known but that.
-    fn add_nobodys(&mut self, console: Console, ends: &[usize]) {
-        let path = console.path;
+    fn add_nobodys(&mut self, mut console: Console, ends: &[usize]) {
+        let path = std::mem::take(&mut console.path);
         if self.attempts.is_empty() {
-            let host = HostKey::Name(String::new());
-            let evidence = self.rank(0, 0, None, host);
-            (evidence.nameless, evidence.assumed) = (true, true);
-            evidence.set_words(&console.unlabelled, &path);
-            evidence.output_shared = true;
+            self.add_voices(console, &path);
             return;
+        }
+        // Where ranks are known, names of processes that are none of them tell no more than no label.
+        for (_, output) in std::mem::take(&mut console.ranks) {
+            console.unlabelled.append(output);
         }
         let mut lost = false;
         for (attempt, part) in attempts(console.unlabelled, ends) {
@@ -115,6 +118,51 @@ impl Job {
     }
 }
 
+impl Job {
+    /// Adds what processes say of which not even the number is known: each traceback at the end of a log is one's.
+    fn add_voices(&mut self, console: Console, path: &Path) {
+        let names = console.names;
+        let named = console.ranks.into_iter().filter_map(|(label, output)| {
+            let Label::Process(index) = label else {
+                return None;
+            };
+            let name = names.get(index as usize).map(String::as_str);
+            Some((host_of_name(name.unwrap_or("")), output))
+        });
+        let all = named.chain([(String::new(), console.unlabelled)]);
+        let all = all.filter(|(_, output)| output.speaks());
+        let voices: Vec<(String, Output)> = all
+            .flat_map(|(host, output)| {
+                let apart = crate::voices::apart(output);
+                apart.into_iter().map(move |voice| (host.clone(), voice))
+            })
+            .collect();
+        if voices.len() > 1 {
+            self.notes.push(format!(
+                "{}: nothing tells the ranks of {} that failed in it; they are numbered as they come",
+                path.display(),
+                crate::decide::count(voices.len(), "process"),
+            ));
+        }
+        for (number, (host, output)) in (0..).zip(voices) {
+            let evidence = self.rank(0, number, None, HostKey::Name(host));
+            (evidence.nameless, evidence.assumed) = (true, true);
+            evidence.set_words(&output, path);
+            evidence.output_shared = true;
+        }
+    }
+}
+
+/// The host in the name of a process: the pod of `trainer-3/main`, the address of `RayTrainWorker pid=41, ip=10.0.0.2`.
+fn host_of_name(name: &str) -> String {
+    if let Some((_, address)) = name.split_once(", ip=") {
+        return address.to_owned();
+    }
+    let pod = name.split('/').next().unwrap_or(name);
+    let pod = Some(pod).filter(|pod| !pod.contains(" pid="));
+    pod.unwrap_or("").to_owned()
+}
+
 /// Whether a text holds one exception as often as there are ranks: then it is that of each.
 fn says_alike(text: &str, ranks: usize) -> bool {
     let ends: Vec<(&str, &str)> = traceback::ends(text);
@@ -127,6 +175,7 @@ impl RankEvidence {
         self.output_path = Some(path.to_owned());
         self.output_lines.clone_from(&output.lines);
         (self.uncaught, self.by_summary) = (output.uncaught, false);
+        self.by_logger = output.by_logger;
     }
 }
 
@@ -164,6 +213,7 @@ impl Numbering {
             )),
             Label::Task(_) if self.tasks_are_hosts || self.has_ranks => None,
             Label::Task(task) => Some((task, false)),
+            Label::Process(_) => None,
         }
     }
 }
@@ -180,7 +230,7 @@ fn attempts(output: Output, ends: &[usize]) -> Vec<(u32, Output)> {
         part.text.push_str(line);
         part.text.push('\n');
         part.lines.push(number);
-        part.uncaught = output.uncaught;
+        (part.uncaught, part.by_logger) = (output.uncaught, output.by_logger);
     }
     parts.into_iter().collect()
 }

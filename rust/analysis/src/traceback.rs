@@ -331,6 +331,17 @@ pub(crate) fn ends(text: &str) -> Vec<(&str, &str)> {
     found
 }
 
+/// Yields the ranks whose tracebacks a text repeats, as a sharded checkpoint does: `Traceback …: (RANK 2)`.
+pub(crate) fn repeated(text: &str) -> impl Iterator<Item = u32> {
+    static REPEATED: LazyLock<memmem::Finder<'_>> =
+        LazyLock::new(|| memmem::Finder::new("(most recent call last): (RANK "));
+    let ranks = REPEATED.find_iter(text.as_bytes()).filter_map(|at| {
+        let (rank, _) = text[at..].split_once("(RANK ")?.1.split_once(')')?;
+        rank.parse().ok()
+    });
+    ranks
+}
+
 /// Returns whether a traceback begins anywhere in a text.
 pub(crate) fn has_start(text: &str) -> bool {
     static STARTS: LazyLock<memmem::Finder<'_>> = LazyLock::new(|| memmem::Finder::new(START));
@@ -343,6 +354,12 @@ pub(crate) fn is_start(trimmed: &str) -> bool {
         .or_else(|| trimmed.strip_prefix("Exception Group "))
         .unwrap_or(trimmed);
     rest.starts_with(START)
+}
+
+/// Whether the traceback that a line begins belongs to no exception before it, whose last line this is.
+pub(crate) fn starts_another(start: &str, before: &str) -> bool {
+    let inside = before.ends_with(':') || before.ends_with("\"\"\"");
+    start == START && !inside
 }
 
 /// Returns the lines of a text with the offset at which each starts.

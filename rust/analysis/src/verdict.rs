@@ -7,6 +7,7 @@ use crate::classify::Role;
 use crate::decide::{Attempt, Decision, Subject, count};
 use crate::explain::{explain, utc};
 use crate::groups::{Fingerprint, ranges};
+use crate::history::{self, Judged};
 use crate::kept::MAX_BREADCRUMBS;
 use crate::outcome::{End, Outcome, outcome};
 use crate::parse::begin;
@@ -59,25 +60,12 @@ pub fn judge(evidence: Evidence, options: &Options) -> Report {
     });
     report.damaged_files.clone_from(&job.damaged);
     report.incomplete.clone_from(&job.notes);
-    for (index, ((number, attempt), decision)) in attempts.iter().zip(&decisions).enumerate() {
-        let failed = attempt
-            .outcomes
-            .values()
-            .filter(|outcome| !matches!(outcome.end, End::Silent | End::Succeeded))
-            .count();
-        report.attempts.push(schema::Attempt {
-            attempt: *number,
-            failed: u32::try_from(failed).unwrap_or(u32::MAX),
-            root_cause: match decision {
-                // Ranks that could not find each other again are no news.
-                Some(_) if index > judged && attempt.with_end(End::Primary).is_empty() => {
-                    "no cause of its own: the restart did not recover".to_owned()
-                }
-                Some(decision) => one_line(attempt, decision),
-                None => String::new(),
-            },
-        });
-    }
+    let all: Vec<Judged<'_>> = attempts
+        .iter()
+        .zip(&decisions)
+        .map(|((number, attempt), decision)| (*number, attempt, decision.as_ref()))
+        .collect();
+    report.attempts = history::attempts(&all, judged);
     if let Some((number, attempt)) = attempts.get(judged) {
         describe_attempt(&mut report, attempt);
         if let Some(decision) = &decisions[judged] {
@@ -92,7 +80,9 @@ pub fn judge(evidence: Evidence, options: &Options) -> Report {
                         .push(format!("{more} left out of the list"));
                 }
             }
-            report.root_cause = Some(root_cause(attempt, decision, *number));
+            let mut cause = root_cause(attempt, decision, *number);
+            history::compare(&all, judged, &mut cause);
+            report.root_cause = Some(cause);
             let also = decision.also.iter().take(MAX_LISTED);
             report.also_primary = also
                 .map(|&rank| second_fault(attempt, rank, *number))
@@ -118,15 +108,18 @@ pub fn judge(evidence: Evidence, options: &Options) -> Report {
 fn attempt(job: &Job, number: u32) -> Attempt<'_> {
     let ranks = &job.attempts[&number];
     let reported = |rank: &crate::assemble::RankEvidence| {
-        job.hosts.get(&rank.host).is_some_and(|host| host.reported)
+        job.hosts.get(&rank.host).is_some_and(|host| {
+            // A launcher sums up its last attempt only.
+            let last = job.attempts.keys().next_back() == Some(&number);
+            host.reported && host.last_attempt.map_or(last, |last| last == number)
+        })
     };
-    // A launcher sums up its last attempt only.
     let last = job.attempts.keys().next_back() == Some(&number);
     let outcomes: Vec<Outcome<'_>> = ranks
         .par_iter()
         .map(|(_, rank)| {
             let ended_well = last && job.succeeded && rank.status.is_none();
-            outcome(rank, last && reported(rank), ended_well)
+            outcome(rank, reported(rank), ended_well)
         })
         .collect();
     let outcomes: BTreeMap<u32, Outcome<'_>> = outcomes
@@ -294,7 +287,7 @@ pub(crate) fn first_line(text: &str) -> String {
     begin(line, 500).to_owned()
 }
 
-fn host_of(attempt: &Attempt<'_>, rank: u32) -> String {
+pub(crate) fn host_of(attempt: &Attempt<'_>, rank: u32) -> String {
     let host = attempt
         .outcomes
         .get(&rank)
@@ -311,7 +304,7 @@ fn nameless(attempt: &Attempt<'_>, rank: u32) -> bool {
 }
 
 /// The rank whose failure shows what happened.
-fn shown(decision: &Decision) -> Option<u32> {
+pub(crate) fn shown(decision: &Decision) -> Option<u32> {
     match &decision.subject {
         Subject::Rank(rank) => Some(*rank),
         Subject::Uniform(ranks) => ranks.first().copied(),
@@ -361,7 +354,7 @@ fn category(decision: &Decision) -> String {
     uniform.unwrap_or(&decision.rule.category).clone()
 }
 
-fn one_line(attempt: &Attempt<'_>, decision: &Decision) -> String {
+pub(crate) fn one_line(attempt: &Attempt<'_>, decision: &Decision) -> String {
     let who = match &decision.subject {
         Subject::Rank(rank) if nameless(attempt, *rank) => String::new(),
         Subject::Rank(rank) => format!("rank {rank}: "),
@@ -373,6 +366,32 @@ fn one_line(attempt: &Attempt<'_>, decision: &Decision) -> String {
         Subject::Job(_) => String::new(),
     };
     format!("{who}{}, {}", category(decision), title(attempt, decision))
+}
+
+/// The host of ranks that are all on one, where those of others came further: its disk or its image is at fault.
+fn only_host(attempt: &Attempt<'_>, ranks: &[u32]) -> String {
+    let host = |rank: &u32| attempt.outcomes.get(rank).map(|it| &it.evidence.host);
+    let first = ranks.first().and_then(host);
+    let elsewhere = |rank: &u32| host(rank) != first;
+    let mut others = attempt
+        .outcomes
+        .keys()
+        .filter(|rank| elsewhere(rank))
+        .peekable();
+    let came_further = |rank: &u32| {
+        let end = attempt.outcomes[rank].end;
+        matches!(end, End::Collateral | End::Timeout)
+    };
+    match ranks.first() {
+        Some(rank)
+            if !ranks.iter().any(elsewhere)
+                && others.peek().is_some()
+                && others.all(came_further) =>
+        {
+            host_of(attempt, *rank)
+        }
+        _ => String::new(),
+    }
 }
 
 fn root_cause(attempt: &Attempt<'_>, decision: &Decision, number: u32) -> RootCause {
@@ -391,7 +410,8 @@ fn root_cause(attempt: &Attempt<'_>, decision: &Decision, number: u32) -> RootCa
                 .map(|host| host.label.clone())
                 .unwrap_or_default(),
         ),
-        Subject::Uniform(_) | Subject::Job(_) => (None, String::new()),
+        Subject::Uniform(ranks) => (None, only_host(attempt, ranks)),
+        Subject::Job(_) => (None, String::new()),
     };
     let (step, breadcrumbs) = outcome.map_or((None, &[][..]), Outcome::last_words);
     let latest = breadcrumbs.len().saturating_sub(MAX_BREADCRUMBS);

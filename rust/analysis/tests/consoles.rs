@@ -219,6 +219,41 @@ fn two_nodes_in_one_log_are_told_apart() {
 }
 
 #[test]
+fn whom_launchers_of_one_number_ended_is_told_apart() {
+    let job = Job::new("containers");
+    // (launcher's host, worker that it ended, worker that it saw fail): rank, local rank, process.
+    let nodes = [
+        ("node1", (2, 0, 20), (3, 1, 21)),
+        ("node0", (1, 1, 23), (0, 0, 22)),
+    ];
+    let mut text = labelled("[rank3]: ", &traceback("ValueError: bad batch"))
+        + &[0, 1, 2]
+            .map(|rank| labelled(&format!("[rank{rank}]: "), &traceback(PEER)))
+            .concat();
+    for (_, (.., ended), (_, local_rank, pid)) in nodes {
+        text += &format!(
+            "W1129 16:33:27.4 1 {ELASTIC}:1028] Sending process {ended} closing signal SIGTERM\n"
+        );
+        text += &failed(1, 1, local_rank, pid);
+    }
+    for (host, (rank, local_rank, ended), (first, first_local, pid)) in nodes {
+        let other = format!(
+            "[1]:\n  time      : 2026-11-29_16:33:26\n  host      : {host}\n  rank      : {rank} (local_rank: {local_rank})\n  \
+             exitcode  : -15 (pid: {ended})\n  error_file: <N/A>\n  traceback : Signal 15 (SIGTERM) received by PID {ended}"
+        );
+        text += &summary(host, first, first_local, 1, pid).replace("  <NO_OTHER_FAILURES>", &other);
+    }
+    job.write("slurm-1.out", text);
+    let found = job.report();
+    let root = found.root_cause.unwrap();
+    assert_eq!(
+        (root.rank, root.title.as_str()),
+        (Some(3), "ValueError: bad batch")
+    );
+    assert_eq!(found.also_primary.len(), 0);
+}
+
+#[test]
 fn what_a_node_says_after_another_has_failed_is_of_the_same_attempt() {
     let job = Job::new("later-node");
     let text = labelled("[rank0]: ", &traceback(PEER))
@@ -362,13 +397,13 @@ fn a_launchers_banner_does_not_end_what_ranks_say() {
 #[test]
 fn logs_of_two_jobs_are_not_believed_blindly() {
     let job = Job::new("two-jobs");
-    for (number, rank, error) in [(100, 2, "ValueError: old bug"), (101, 1, "KeyError: 'new'")] {
+    for (number, rank, error) in [(1, 2, "ValueError: old bug"), (2, 1, "KeyError: 'new'")] {
         let mut text: String = (0..4)
             .filter(|r| *r != rank)
             .map(|r| labelled(&format!("[rank{r}]: "), &traceback(PEER)))
             .collect();
         text += &labelled(&format!("[rank{rank}]: "), &traceback(error));
-        job.write(&format!("slurm-{number}.out"), text);
+        job.write(&format!("train-{number}.out"), text);
     }
     let found = job.report();
     assert!(cause(&found).2 < Confidence::High);
@@ -379,5 +414,34 @@ fn logs_of_two_jobs_are_not_believed_blindly() {
             .any(|line| line.contains("of one job or of two")),
         "{:?}",
         found.incomplete
+    );
+}
+
+#[test]
+fn of_several_slurm_jobs_the_latest_that_failed_is_judged_and_the_others_are_said() {
+    let job = Job::new("slurm-jobs");
+    let failed = |rank: u32, error: &str| {
+        let others = (0..4).filter(|other| *other != rank);
+        let lost = others.map(|rank| labelled(&format!("[rank{rank}]: "), &traceback(PEER)));
+        lost.chain([labelled(&format!("[rank{rank}]: "), &traceback(error))])
+            .collect::<String>()
+    };
+    job.write("slurm-99.out", failed(2, "ValueError: old bug"));
+    job.write("slurm-100.out", failed(1, "KeyError: 'new'"));
+    let found = job.report();
+    let root = found.root_cause.as_ref().unwrap();
+    assert_eq!(
+        (root.rank, root.title.as_str()),
+        (Some(1), "KeyError: 'new'")
+    );
+    let notes = found.incomplete.join("\n");
+    assert!(notes.contains("slurm-99.out"), "{notes}");
+    // A later job that did not fail does not make the older one's failure its own.
+    job.write("slurm-101.out", "step 1\nstep 2\n");
+    let found = job.report();
+    let notes = found.incomplete.join("\n");
+    assert!(
+        notes.contains("job 100 of several") && notes.contains("slurm-101.out"),
+        "{notes}"
     );
 }

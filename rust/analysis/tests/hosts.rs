@@ -258,3 +258,98 @@ fn a_number_that_begins_like_a_workers_is_another_process() {
         assert_eq!(cause(&job.report()).1, category, "{killed}");
     }
 }
+
+#[test]
+fn a_kernel_that_kills_in_a_container_names_another_number() {
+    for (line, category) in [
+        (
+            "Memory cgroup out of memory: Killed process 99 (python3) total-vm:9kB",
+            "host_oom_killed",
+        ),
+        (
+            "oom-kill:constraint=CONSTRAINT_MEMCG,nodemask=(null),task_memcg=/kubepods/pod1,task=pt_data_worker,pid=99,uid=0",
+            "host_oom_killed",
+        ),
+        (
+            "Memory cgroup out of memory: Killed process 99 (java) total-vm:9kB",
+            "killed_unknown",
+        ),
+    ] {
+        let job = Job::new("container");
+        killed(&job);
+        job.write("dmesg.txt", format!("[8.1] {line}\n"));
+        let found = job.report();
+        let (rank, told, sure) = cause(&found);
+        assert_eq!((rank, told), (Some(2), category), "{line}");
+        if category == "host_oom_killed" {
+            assert_eq!(sure, Confidence::Medium, "never sure: {line}");
+            assert!(
+                evidence(&found).contains("another number"),
+                "{}",
+                evidence(&found)
+            );
+        }
+    }
+    // The number of a rank that ended otherwise is that rank's.
+    let job = Job::new("container-own");
+    killed(&job);
+    job.write(
+        "dmesg.txt",
+        "[8.1] Memory cgroup out of memory: Killed process 1001 (python3) total-vm:9kB\n",
+    );
+    assert_eq!(cause(&job.report()).1, "killed_unknown");
+}
+
+#[test]
+fn a_pod_that_kubernetes_killed_for_memory_is_the_rank_of_that_name() {
+    let pod = |name: &str, reason: &str, code: u32| {
+        format!(
+            "Name:             {name}\nNamespace:        train\nNode:             gpu-7/10.0.0.7\nContainers:\n  main:\n    State:          Terminated\n      Reason:       {reason}\n      Exit Code:    {code}\n"
+        )
+    };
+    // The host of rank 2 is node1, of rank 0 it is node0.
+    for (name, category) in [("node1", "host_oom_killed"), ("node0", "killed_unknown")] {
+        let job = Job::new("pod");
+        victims(&job, &[0, 1, 3]);
+        let line =
+            "E1 api.py:1002] failed (exitcode: -9) local_rank: 0 (pid: 4711) of binary: python\n";
+        let entry = "Root Cause (first observed failure):\n[0]:\n  time      : 2026-11-29_16:33:26\n  host      : node1\n  rank      : 2 (local_rank: 0)\n  exitcode  : -9 (pid: 4711)\n  error_file: <N/A>\n  traceback : x\n";
+        job.write("agent.err", format!("{line}{entry}"));
+        job.write(
+            "pods.txt",
+            pod("other", "Error", 1) + &pod(name, "OOMKilled", 137),
+        );
+        let found = job.report();
+        assert_eq!(
+            (cause(&found).0, cause(&found).1),
+            (Some(2), category),
+            "{name}"
+        );
+    }
+}
+
+#[test]
+fn rows_of_sacct_are_read() {
+    for (row, category) in [
+        (
+            "4711              train        gpu       acct         64    TIMEOUT      0:0",
+            "time_limit",
+        ),
+        (
+            "4711              train        gpu       acct         64  NODE_FAIL      1:0",
+            "host_lost",
+        ),
+        (
+            "4711              train        gpu       acct         64  PREEMPTED      0:0",
+            "preempted",
+        ),
+    ] {
+        let job = Job::new("sacct");
+        job.write("sacct.txt", format!("JobID           JobName  Partition    Account  AllocCPUS      State ExitCode\n------------ ---------- ---------- ---------- ---------- ---------- --------\n{row}\n"));
+        job.write(
+            "agent.err",
+            "W1 api.py:753] Received 15 death signal, shutting down workers\n",
+        );
+        assert_eq!(cause(&job.report()).1, category, "{row}");
+    }
+}

@@ -231,3 +231,121 @@ fn a_rank_that_its_launcher_does_not_list_ended_well() {
         ("0", "1")
     );
 }
+
+/// What the watchdog of a rank says that waited in a collective.
+fn waited(rank: u32, number: u64, operation: &str, size: u64, group: &str) -> String {
+    format!(
+        "[rank{rank}]:[E1129 16:33:27.4 ProcessGroupNCCL.cpp:685] {group}Watchdog caught collective operation timeout: WorkNCCL(SeqNum={number}, OpType={operation}, NumelIn={size}, NumelOut={size}, Timeout(ms)=600000) ran for 600029 milliseconds before timing out.\n"
+    )
+}
+
+fn of_world(text: &str, world: u32) -> firstfault_analysis::Report {
+    let job = Job::new("watchdogs");
+    job.write("slurm-1.out", text);
+    let options = firstfault_analysis::Options::default().with_world_size(Some(world));
+    firstfault_analysis::analyze(std::slice::from_ref(&job.0), &options).unwrap()
+}
+
+#[test]
+fn watchdogs_that_wait_in_one_collective_blame_nobody() {
+    let text: String = (0..4)
+        .map(|rank| waited(rank, 42, "ALLREDUCE", 7, ""))
+        .collect();
+    let found = of_world(&text, 4);
+    assert_eq!(cause(&found), (None, "collective_timeout", Confidence::Low));
+    assert!(found.suspects.is_empty());
+    let told = found.root_cause.unwrap().evidence.join("\n");
+    assert!(told.contains("nobody is behind"), "{told}");
+}
+
+#[test]
+fn watchdogs_that_wait_in_different_collectives_tell_of_a_mismatch() {
+    for (operation, size) in [("BROADCAST", 7), ("ALLREDUCE", 8)] {
+        let mut text: String = (0..3)
+            .map(|rank| waited(rank, 42, "ALLREDUCE", 7, ""))
+            .collect();
+        text += &waited(3, 42, operation, size, "");
+        let found = of_world(&text, 4);
+        let (rank, category, sure) = cause(&found);
+        assert_eq!(
+            (rank, category),
+            (None, "collective_mismatch"),
+            "{operation}"
+        );
+        assert!(sure < Confidence::High);
+        assert_eq!(found.suspects[0].rank, 3);
+    }
+    // Gathered sizes may differ.
+    let mut text: String = (0..3)
+        .map(|rank| waited(rank, 42, "ALLGATHER", 7, ""))
+        .collect();
+    text += &waited(3, 42, "ALLGATHER", 8, "");
+    assert_eq!(cause(&of_world(&text, 4)).1, "collective_timeout");
+}
+
+#[test]
+fn a_rank_that_waits_behind_the_others_is_suspected_and_not_blamed() {
+    let mut text: String = (0..3)
+        .map(|rank| waited(rank, 43, "ALLREDUCE", 7, ""))
+        .collect();
+    text += &waited(3, 42, "ALLREDUCE", 7, "");
+    let found = of_world(&text, 4);
+    assert_eq!(cause(&found), (None, "hang", Confidence::Low));
+    assert_eq!(
+        found
+            .suspects
+            .iter()
+            .map(|suspect| suspect.rank)
+            .collect::<Vec<_>>(),
+        [3]
+    );
+}
+
+#[test]
+fn a_rank_that_never_entered_what_the_others_wait_in_is_behind() {
+    let mut text: String = (0..3)
+        .map(|rank| waited(rank, 43, "ALLREDUCE", 7, ""))
+        .collect();
+    text += "[rank3]:[E1129 16:33:27.4 ProcessGroupNCCL.cpp:685] Observed flight recorder dump signal from another rank via TCPStore. last enqueued work: 42, last completed work: 42\n";
+    assert_eq!(
+        cause(&of_world(&text, 4)),
+        (Some(3), "hang", Confidence::Medium)
+    );
+}
+
+#[test]
+fn numbers_of_different_groups_do_not_compare() {
+    // Ranks 0 and 1 are in one group, 2 and 3 in another that has counted less.
+    let mut text = String::new();
+    for rank in 0..4 {
+        let group = rank / 2 + 4;
+        let place = format!("[PG ID 2 PG GUID {group}(tp) Rank {}] ", rank % 2);
+        text += &waited(rank, if rank < 2 { 43 } else { 12 }, "ALLREDUCE", 7, &place);
+    }
+    let found = of_world(&text, 4);
+    assert_ne!(found.root_cause.as_ref().unwrap().rank, Some(2));
+    assert_ne!(found.root_cause.as_ref().unwrap().rank, Some(3));
+    assert!(found.suspects.is_empty());
+}
+
+#[test]
+fn a_silent_rank_is_suspected_before_one_that_waits_behind() {
+    let mut text: String = (0..2)
+        .map(|rank| waited(rank, 43, "ALLREDUCE", 7, ""))
+        .collect();
+    text += &waited(2, 42, "ALLREDUCE", 7, "");
+    assert_eq!(cause(&of_world(&text, 4)).0, Some(3));
+}
+
+#[test]
+fn watchdogs_without_a_label_say_their_rank() {
+    let line = |rank: u32| {
+        format!(
+            "[E ProcessGroupNCCL.cpp:475] [Rank {rank}] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=42, OpType=ALLREDUCE, NumelIn=7, NumelOut=7, Timeout(ms)=600000) ran for 600029 milliseconds before timing out.\n"
+        )
+    };
+    let text: String = [0, 1, 3].map(line).concat();
+    let found = of_world(&text, 4);
+    assert_eq!(found.ranks.collateral, "0-1,3");
+    assert_eq!(cause(&found).0, Some(2));
+}

@@ -83,7 +83,7 @@ pub(crate) fn clock() -> (u64, u64, Option<u64>, Option<bool>) {
 ///     The path of the record at the first target that took it, None where there is no target.
 ///
 /// Raises:
-///     OSError: A target could not be written; all were tried.
+///     OSError: A target could not be written; all were tried. `TimeoutError` where one does not answer.
 #[pyfunction]
 #[pyo3(signature = (error_file, record, compact, *, r#final, copy))]
 pub(crate) fn commit(
@@ -111,6 +111,13 @@ pub(crate) fn commit(
 #[pyfunction]
 pub(crate) fn replace(path: PathBuf, content: &[u8]) -> Result<()> {
     guard(|| Ok(capture::replace(&path, content)?))
+}
+
+/// Return whether a file's system may not answer, as far as is known without asking it: whether the file is any but the
+/// error file on a disk of this node, as `activate` found it.
+#[pyfunction]
+pub(crate) fn may_hang(path: PathBuf) -> bool {
+    capture::may_hang(&path)
 }
 
 /// Put back, in a forked child, what SIGTERM, SIGHUP and SIGQUIT did before `activate`: they are its parent's business.

@@ -49,18 +49,14 @@ impl From<Error> for PyErr {
             .get_ref()
             .and_then(|source| source.downcast_ref::<NamedError>());
         match named {
-            Some(NamedError {
-                errno: Some(errno),
-                path,
-                kept,
-            }) => {
-                let reason = io::Error::from_raw_os_error(*errno).to_string();
-                // Rust appends the number that OSError shows on its own.
-                let mut reason = reason
-                    .split(" (os error")
-                    .next()
-                    .unwrap_or_default()
-                    .to_owned();
+            Some(
+                named @ NamedError {
+                    errno: Some(errno),
+                    path,
+                    kept,
+                },
+            ) => {
+                let mut reason = named.reason();
                 if let Some(kept) = kept {
                     reason.push_str("; the record is in ");
                     reason.push_str(&kept.to_string_lossy());

@@ -16,8 +16,8 @@ mod _native {
     use crate::black_box::{black_box, breadcrumb, discard_black_box, exiting, step};
     #[pymodule_export]
     use crate::capture::{
-        activate, after_fork, clock, commit, give_alternate_stack, held, identity, precede,
-        protect_native_threads, reassert, replace,
+        activate, after_fork, clock, commit, give_alternate_stack, held, identity, may_hang,
+        precede, protect_native_threads, reassert, replace,
     };
     #[pymodule_export]
     use crate::reading::{doctor, is_collateral, modules_to_import, run_cli, signal_name};

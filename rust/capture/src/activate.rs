@@ -14,6 +14,7 @@ use firstfault_handler::{abort, error_file, handle};
 use crate::black_box;
 use crate::identity::Identity;
 use crate::panics;
+use crate::patience::Wanted;
 use crate::record;
 use crate::target::{self, Claim, Target};
 use crate::threads;
@@ -85,6 +86,7 @@ fn put_in_force(
     if let Ok(plan) = std::env::var("FIRSTFAULT_INJECT") {
         firstfault_handler::inject::plan(Box::leak(Box::new(&*plan.leak())));
     }
+    let wanted = Wanted::now(error_file);
     let error_file = error_file.and_then(target::usable);
     let own = Claim::own(error_file);
     let parent = own.inherited_from(std::env::var(env::CLAIM).ok().as_deref());
@@ -95,6 +97,7 @@ fn put_in_force(
         &identity,
         parent,
     );
+    wanted.remember(&targets);
     if let Some(first) = targets.first() {
         target::sweep(first);
     }

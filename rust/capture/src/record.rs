@@ -12,6 +12,7 @@ use firstfault_handler::sys::{self, Errno};
 use firstfault_handler::termination;
 
 use crate::identity::{self, Identity};
+use crate::patience::{self, Wanted};
 use crate::target::{self, Claim, Target};
 
 /// The places of this process: kept for its life, because they know which files are its own.
@@ -75,8 +76,8 @@ pub(crate) fn probe(targets: &[Target]) -> io::Result<()> {
 /// Returns the path of the record at the first target that took it, or `None` where there is no target.
 ///
 /// # Errors
-/// The first target that could not be written, after all were tried; the record is in memory of this node then, if that
-/// has room.
+/// The first target that could not be written, after all were tried, or `ETIMEDOUT` where one does not answer; the
+/// record is in memory of this node then, if that has room.
 pub fn commit(
     error_file: Option<&Path>,
     record: &[u8],
@@ -85,16 +86,68 @@ pub fn commit(
     copy: bool,
 ) -> io::Result<Option<PathBuf>> {
     handle::notice_survival();
-    let error_file = error_file.and_then(target::usable);
+    if strength == Strength::Provisional {
+        precede_crash(record);
+    }
+    let wanted = Wanted::now(error_file);
+    let spared = || commit_to_spare(record, compact, strength);
+    if !wanted.may_hang() {
+        let mut paths = PATHS.lock().unwrap_or_else(PoisonError::into_inner);
+        let tried = commit_to_targets(&wanted, record, compact, strength, copy, &mut paths);
+        drop(paths);
+        return match tried.failed {
+            None => Ok(tried.written),
+            // What a target did not take must not be lost for it.
+            Some(error) if tried.has_targets => Err(target::kept_in(error, spared())),
+            Some(error) => Err(error),
+        };
+    }
+    let kept = spared();
+    let tried = patience::within({
+        let (wanted, record, compact) = (wanted.clone(), record.to_vec(), compact.to_vec());
+        move || {
+            let mut paths = Box::new(Paths::new());
+            commit_to_targets(&wanted, &record, &compact, strength, copy, &mut paths)
+        }
+    });
+    match tried {
+        Ok(Tried {
+            written,
+            failed: None,
+            ..
+        }) => {
+            withdraw_from_spare();
+            Ok(written)
+        }
+        Ok(Tried {
+            failed: Some(error),
+            ..
+        }) => Err(target::kept_in(error, kept)),
+        Err(error) => Err(target::kept_in(target::named(&error, wanted.path()), kept)),
+    }
+}
+
+/// What came of a record at the targets.
+struct Tried {
+    written: Option<PathBuf>,
+    failed: Option<io::Error>,
+    has_targets: bool,
+}
+
+fn commit_to_targets(
+    wanted: &Wanted,
+    record: &[u8],
+    compact: &[u8],
+    strength: Strength,
+    copy: bool,
+    paths: &mut Paths,
+) -> Tried {
+    let error_file = wanted.error_file.as_deref().and_then(target::usable);
     let claim = Claim::own(error_file);
     let parent = claim.inherited_from(std::env::var(env::CLAIM).ok().as_deref());
     let identity = Identity::of_this_process(&[], None);
-    let (mut targets, mut failed) = target::targets(
-        error_file,
-        target::archive_directory().as_deref(),
-        &identity,
-        parent,
-    );
+    let (mut targets, mut failed) =
+        target::targets(error_file, wanted.archive.as_deref(), &identity, parent);
     // What fails once the process was asked to end is not what the job died of.
     let is_late = termination::is_received();
     if is_late {
@@ -104,28 +157,47 @@ pub fn commit(
         whole: record,
         compact,
     };
-    if strength == Strength::Provisional {
-        precede_crash(record);
-    }
-    let mut paths = PATHS.lock().unwrap_or_else(PoisonError::into_inner);
     // Nobody overwrites a child's record.
     let copy = copy && parent.is_none() && !is_late;
     let mut written = None;
     for target in &targets {
-        match commit_to(target, strength, &mut content, copy, &mut paths) {
+        match commit_to(target, strength, &mut content, copy, paths) {
             Ok(path) => written = written.or(Some(path)),
             Err(error) => failed = failed.or(Some(error)),
         }
     }
-    let Some(error) = failed else {
-        return Ok(written);
+    Tried {
+        written,
+        failed,
+        has_targets: !targets.is_empty(),
+    }
+}
+
+fn spare() -> Option<Target> {
+    let spare = Target::spare()?;
+    Some(if termination::is_received() {
+        spare.terminated()
+    } else {
+        spare
+    })
+}
+
+/// Writes a record into memory of this node; returns where it is.
+fn commit_to_spare(record: &[u8], compact: &[u8], strength: Strength) -> Option<PathBuf> {
+    let mut content = Record {
+        whole: record,
+        compact,
     };
-    // What a target did not take must not be lost for it.
-    let spare = Target::spare().map(|spare| if is_late { spare.terminated() } else { spare });
-    let kept = spare
-        .filter(|_| !targets.is_empty())
-        .and_then(|spare| commit_to(&spare, strength, &mut content, false, &mut paths).ok());
-    Err(target::kept_in(error, kept))
+    let mut paths = PATHS.lock().unwrap_or_else(PoisonError::into_inner);
+    commit_to(&spare()?, strength, &mut content, false, &mut paths).ok()
+}
+
+/// Takes back what [`commit_to_spare`] wrote last: it is where it was wanted.
+fn withdraw_from_spare() {
+    let mut paths = PATHS.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(place) = spare().and_then(|spare| place(&spare).ok()) {
+        place.withdraw(&this_process(), &mut paths);
+    }
 }
 
 fn commit_to(
@@ -165,16 +237,29 @@ fn commit_to(
 /// Replaces a file by these bytes, whole or not at all; a mount point is written in place, in short form.
 ///
 /// # Errors
-/// The operating system's, with the path.
+/// The operating system's, with the path; `ETIMEDOUT` where it does not answer. The bytes are in memory of this node
+/// then, if that has room.
 pub fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    let target = Target::at(path)?;
     let compact = compacted(bytes);
-    let mut content = Record {
-        whole: bytes,
-        compact: &compact,
+    let result = if patience::may_hang(path) {
+        let (path, bytes, compact) = (path.to_owned(), bytes.to_vec(), compact.clone());
+        patience::within(move || replace_now(&path, &bytes, &compact, &mut Paths::new()))
+    } else {
+        let mut paths = PATHS.lock().unwrap_or_else(PoisonError::into_inner);
+        Ok(replace_now(path, bytes, &compact, &mut paths))
     };
-    let mut paths = PATHS.lock().unwrap_or_else(PoisonError::into_inner);
-    commit::replace(place(&target)?, &this_process(), &mut content, &mut paths)
+    result
+        .unwrap_or_else(|error| Err(target::named(&error, path)))
+        .map_err(|error| {
+            let kept = commit_to_spare(bytes, &compact, Strength::Final);
+            target::kept_in(error, kept)
+        })
+}
+
+fn replace_now(path: &Path, whole: &[u8], compact: &[u8], paths: &mut Paths) -> io::Result<()> {
+    let target = Target::at(path)?;
+    let mut content = Record { whole, compact };
+    commit::replace(place(&target)?, &this_process(), &mut content, paths)
         .map(drop)
         .map_err(|errno| target::named(&io::Error::from_raw_os_error(errno), path))
 }

@@ -265,13 +265,21 @@ pub struct NamedError {
     pub kept: Option<PathBuf>,
 }
 
+impl NamedError {
+    /// Returns what the operating system says of the error, without its number.
+    pub fn reason(&self) -> String {
+        match self.errno {
+            None => "failed".to_owned(),
+            // Only a file server's silence has this one.
+            Some(libc::ETIMEDOUT) => "the file system does not answer".to_owned(),
+            Some(errno) => nix::errno::Errno::from_raw(errno).desc().to_owned(),
+        }
+    }
+}
+
 impl std::fmt::Display for NamedError {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let reason = self.errno.map_or_else(
-            || "failed".to_owned(),
-            |errno| io::Error::from_raw_os_error(errno).to_string(),
-        );
-        write!(formatter, "{}: {reason}", self.path.display())?;
+        write!(formatter, "{}: {}", self.path.display(), self.reason())?;
         match &self.kept {
             Some(kept) => write!(formatter, "; the record is in {}", kept.display()),
             None => Ok(()),

@@ -13,7 +13,7 @@ use crate::install::{Configuration, Places};
 use crate::json::Writer;
 use crate::modules::Module;
 use crate::path::PathBuffer;
-use crate::place::{Kind, Place, Process};
+use crate::place::{Kind, PATIENCE_NS, Place, Process};
 use crate::sys::{self, Errno, View};
 use crate::{foreign, notice, remote, stages, termination};
 
@@ -130,7 +130,7 @@ fn deliver(places: Places, writing: Writing, body: &mut Body<'_>) -> bool {
     let mut is_spared = has_remote && spare(body);
     let mut all = commit_to(Kind::Local, places, writing, body);
     if has_remote {
-        stages::extend(remote::PATIENCE_NS);
+        stages::extend(PATIENCE_NS);
         all &= match kept {
             Some(descriptor) => remote::commit(places, writing, descriptor, body.compact),
             None => {

@@ -8,6 +8,8 @@ use core::cell::UnsafeCell;
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicI32, AtomicU32, AtomicUsize, Ordering};
 
+use firstfault_format::signals;
+
 use crate::sys::{self, Errno};
 
 /// Commits records. It needs 20 KiB without optimization.
@@ -144,8 +146,12 @@ impl Helper {
         };
         self.is_alive.store(1, Ordering::Release);
         let own = (&raw const *self).cast_mut().cast();
+        // It inherits the mask: what the program handles is no business of a thread that libc knows nothing of.
+        let is_crash = |number| signals::by_number(number).is_some_and(|signal| signal.crash);
+        let before = sys::block(&sys::all_signals_but(is_crash));
         // SAFETY: the rooms live for ever, and the thread before has ended; `main` gets a helper, as it wants.
         let result = unsafe { sys::start_thread(main, own, stack, locals, &self.is_alive) };
+        sys::set_mask(libc::SIG_SETMASK, &before);
         if result.is_err() {
             self.is_alive.store(0, Ordering::Release);
         }

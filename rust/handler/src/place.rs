@@ -32,6 +32,9 @@ pub(crate) const BESIDE: u8 = 3;
 /// How many later failures of one process are kept.
 pub(crate) const LATER_MAX: u8 = 9;
 
+/// How long the process waits for a file system; longer than a busy one takes, shorter than anybody's patience.
+pub const PATIENCE_NS: u64 = 2_000_000_000;
+
 /// What can be expected of a place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {

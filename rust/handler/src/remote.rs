@@ -7,11 +7,8 @@ use crate::commit::{Content, Paths};
 use crate::crash_record::{ChildPath, Writing};
 use crate::helper::{self, Work};
 use crate::install::Places;
-use crate::place::{Kind, Place};
+use crate::place::{Kind, PATIENCE_NS, Place};
 use crate::sys::{self, Errno, ThreadTimer};
-
-/// How long the process waits for a file system; longer than a busy one takes, shorter than anybody's patience.
-pub(crate) const PATIENCE_NS: u64 = 2_000_000_000;
 
 /// A record in a memory file, which is complete.
 pub(crate) struct Copy<'a> {

@@ -1,6 +1,7 @@
 //! Bounded reads: no file costs more than its stated limit, and small ones cost one open, two reads, one close.
 
 use super::excerpt::{Excerpt, excerpt};
+use super::utf16::decoded;
 use crate::error::Error;
 use flate2::read::MultiGzDecoder;
 use rustix::fs::{CWD, Mode, OFlags, openat};
@@ -100,11 +101,8 @@ fn fill(file: &mut impl Read, buffer: &mut [u8]) -> io::Result<usize> {
 /// Returns a log: all of it, or its first sixteenth, its end, and the first telling places between.
 pub(super) fn log(path: &Path) -> io::Result<Excerpt> {
     let head = MAX_LOG_BYTES / 16;
-    excerpt(
-        unpacked(path, File::open(path)?),
-        head,
-        MAX_LOG_BYTES - head,
-    )
+    let bytes = unpacked(path, File::open(path)?);
+    excerpt(decoded(bytes)?, head, MAX_LOG_BYTES - head)
 }
 
 /// Returns the content of a file that may be compressed by gzip, as its name says.

@@ -7,6 +7,7 @@ use firstfault_format::black_box::{SIZE, header, state};
 
 use super::{GUARD, Guard, Header, Words, breadcrumb, enter, get, publish, words};
 use crate::helper::{self, Work};
+use crate::place::PATIENCE_NS;
 use crate::sys::{self, Errno};
 
 /// The box's own path and that of the file which points at it, for the end of the process.
@@ -129,10 +130,38 @@ extern "C" fn at_exit() {
 
 /// Removes the box, and the page that points at it: something else tells all that it could. Async-signal-safe.
 pub fn remove() {
+    remove_within(PATIENCE_NS);
+}
+
+/// How long the removal of the page that points at the box may take where the process dies.
+const AT_DEATH_NS: u64 = 50_000_000;
+
+/// Removes the box of a process that dies by a request to end, whose snapshot has all that the box could tell.
+pub(crate) fn remove_at_death() {
+    remove_within(AT_DEATH_NS);
+}
+
+/// The page that points at the box is on a file system that may not answer: a helper is left to it.
+fn remove_within(patience_ns: u64) {
     if words().is_none() {
         // A forked child's parent has its own use for it.
         return;
     }
+    let [_, pointer] = &PATHS;
+    if pointer.load(Ordering::Relaxed).is_null() {
+        return remove_now();
+    }
+    let work = Work {
+        run: || {
+            remove_now();
+            true
+        },
+        undo: || {},
+    };
+    let _ = helper::TELLER.run(work, patience_ns);
+}
+
+fn remove_now() {
     for path in &PATHS {
         let path = path.load(Ordering::Relaxed);
         if !path.is_null() {
@@ -140,25 +169,4 @@ pub fn remove() {
             let _ = sys::unlink(unsafe { CStr::from_ptr(path) });
         }
     }
-}
-
-/// How long the removal of the page that points at the box may take.
-const POINTER_NS: u64 = 50_000_000;
-
-/// Removes the box of a process that dies by a request to end, whose snapshot has all that the box could tell.
-///
-/// The page that points at it is on a file system that may not answer.
-pub(crate) fn remove_at_death() {
-    let [_, pointer] = &PATHS;
-    if pointer.load(Ordering::Relaxed).is_null() {
-        return remove();
-    }
-    let work = Work {
-        run: || {
-            remove();
-            true
-        },
-        undo: || {},
-    };
-    let _ = helper::TELLER.run(work, POINTER_NS);
 }

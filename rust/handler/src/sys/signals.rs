@@ -96,6 +96,14 @@ pub fn set_mask(how: libc::c_int, set: &libc::sigset_t) {
     unsafe { libc::sigprocmask(how, &raw const *set, core::ptr::null_mut()) };
 }
 
+/// Blocks more signals; returns the mask from before.
+pub fn block(set: &libc::sigset_t) -> libc::sigset_t {
+    let mut before = empty_set();
+    // SAFETY: both sets live through the call.
+    unsafe { libc::sigprocmask(libc::SIG_BLOCK, &raw const *set, &raw mut before) };
+    before
+}
+
 /// A timer that sends a signal to one thread.
 #[derive(Debug)]
 pub struct ThreadTimer(libc::timer_t);

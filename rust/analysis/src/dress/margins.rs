@@ -1,0 +1,147 @@
+//! What container runtimes, orchestrators and loggers put before each line: names of processes, streams and times.
+
+use regex::Regex;
+use std::sync::LazyLock;
+
+/// Which margins a log has.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Margins {
+    pods: bool,
+    actors: bool,
+    services: bool,
+    cri: bool,
+    times: bool,
+}
+
+/// One margin.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Margin {
+    /// The name of the process that wrote the line.
+    pub(super) name: Option<String>,
+    pub(super) rank: Option<u32>,
+    /// Whether the next line continues this one.
+    pub(super) goes_on: bool,
+}
+
+fn regex(pattern: &str) -> Regex {
+    Regex::new(pattern).expect("a constant")
+}
+
+/// `kubectl logs --prefix`.
+static POD: LazyLock<Regex> = LazyLock::new(|| regex(r"^\[pod/([\w.-]+/[\w.-]+)\] ?"));
+/// Ray's driver, of what its actors and tasks print.
+static ACTOR: LazyLock<Regex> =
+    LazyLock::new(|| regex(r"^\(([\w.:<>]+ pid=\d+(?:, ip=[\w.:]+)?)(?:, rank=(\d+))?\) ?"));
+/// `docker compose logs`.
+static SERVICE: LazyLock<Regex> = LazyLock::new(|| regex(r"^([A-Za-z][\w.-]*) +\| ?"));
+/// Files of the container runtime interface. Source: kubernetes/cri-api, `P` for a part of a line
+static CRI: LazyLock<Regex> = LazyLock::new(|| {
+    regex(r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d+(?:Z|[+-]\d\d:\d\d) (?:stdout|stderr) ([FP]) ?")
+});
+static TIME: LazyLock<Regex> = LazyLock::new(|| {
+    regex(
+        r"^\[?(?:\d{4}-\d\d-\d\d[T ])?\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?\]?(?: [|-])? ",
+    )
+});
+
+/// So many lines tell which margins a log has.
+const LOOKED_AT: usize = 400;
+
+impl Margins {
+    pub(super) fn of(text: &str) -> Self {
+        let some =
+            |lines: &[&str], pattern: &Regex| lines.iter().any(|line| pattern.is_match(line));
+        let most = |lines: &[&str], pattern: &Regex| {
+            let count = lines.iter().filter(|line| pattern.is_match(line)).count();
+            count > 0 && count * 10 >= lines.len() * 9
+        };
+        let lines = text.lines().filter(|line| !line.trim().is_empty());
+        let lines: Vec<&str> = lines.take(LOOKED_AT).collect();
+        let found = Self {
+            pods: some(&lines, &POD),
+            // Only what others print has a margin, and the driver prints first.
+            actors: memchr::memmem::find(text.as_bytes(), b" pid=").is_some()
+                && text.lines().any(|line| ACTOR.is_match(line)),
+            services: most(&lines, &SERVICE),
+            cri: most(&lines, &CRI),
+            times: false,
+        };
+        let times = has_times(text, &found);
+        Self { times, ..found }
+    }
+
+    pub(super) fn is_none(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// Reads the outermost margin of a line; returns it and what follows.
+    pub(super) fn read<'t>(&self, line: &'t str) -> Option<(Margin, &'t str)> {
+        let named = |pattern: &Regex| {
+            let found = pattern.captures(line)?;
+            let rank = found.get(2).and_then(|rank| rank.as_str().parse().ok());
+            let margin = Margin {
+                name: Some(found[1].to_owned()),
+                rank,
+                goes_on: false,
+            };
+            Some((margin, &line[found[0].len()..]))
+        };
+        let pod = self.pods.then(|| named(&POD)).flatten();
+        let pod = pod.or_else(|| self.actors.then(|| named(&ACTOR)).flatten());
+        let found = pod.or_else(|| self.services.then(|| named(&SERVICE)).flatten());
+        if found.is_some() {
+            return found;
+        }
+        if let Some(found) = self.cri.then(|| CRI.captures(line)).flatten() {
+            let goes_on = &found[1] == "P";
+            let margin = Margin {
+                goes_on,
+                ..Margin::default()
+            };
+            return Some((margin, &line[found[0].len()..]));
+        }
+        let found = self.times.then(|| TIME.find(line)).flatten()?;
+        Some((Margin::default(), &line[found.end()..]))
+    }
+}
+
+/// Whether a time stands before each line of a traceback, and not only before the lines of a logger.
+fn has_times(text: &str, outer: &Margins) -> bool {
+    const START: &str = "Traceback (most recent call last)";
+    const NEAR: usize = 200;
+    memchr::memmem::find_iter(text.as_bytes(), START).any(|at| {
+        let start = text[..at].rfind('\n').map_or(0, |newline| newline + 1);
+        if at - start > NEAR {
+            return false;
+        }
+        let mut lines = text[start..].lines().map(|line| {
+            let rest = outer.read(line).map_or(line, |(_, rest)| rest);
+            TIME.find(rest).map(|time| &rest[time.end()..])
+        });
+        let (first, second) = (lines.next().flatten(), lines.next().flatten());
+        // JSON whose text is the whole traceback has its frames on the same line.
+        first.is_some_and(|first| {
+            let follows = second.is_some_and(|second| second.contains("  File \""));
+            follows || first.starts_with("{\"")
+        })
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_loggers_times_stay() {
+        let log = "2026-11-29 16:33:26,123 ERROR failed\nTraceback (most recent call last):\n  File \"a\", line 1, in f\nKeyError: 1\n";
+        assert!(Margins::of(log).is_none());
+        let first = "2026-11-29 16:33:26,123 Traceback (most recent call last):\n  File \"a\", line 1, in f\nKeyError: 1\n";
+        assert!(Margins::of(first).is_none());
+    }
+
+    #[test]
+    fn a_table_is_no_service() {
+        let table = "name | loss\nstep 1\nstep 2\nstep 3\n";
+        assert!(Margins::of(table).is_none());
+    }
+}

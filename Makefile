@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 FAULT ?= segfault
+FUZZ_SECONDS ?= 1800
 
 # Incremental builds cost more disk than they save time in a build that is made once.
 export CARGO_INCREMENTAL := 0
@@ -10,7 +11,7 @@ export PYO3_PYTHON := $(CURDIR)/$(BIN)/python
 
 SOURCES := Cargo.toml Cargo.lock pyproject.toml $(shell find rust -name '*.rs' -o -name '*.toml')
 
-.PHONY: demo test test-all lint bench accuracy clean help
+.PHONY: demo test test-all lint bench fuzz accuracy clean help
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -41,7 +42,14 @@ bench: $(VENV)/ready  ## measure against torch, an undecorated main and the floo
 	$(BIN)/python benches/side_by_side.py
 	$(BIN)/python benches/crashes.py
 	$(BIN)/python benches/deferred.py
-	cargo bench --quiet --locked -p firstfault-benches
+	FIRSTFAULT_BENCH_PYTHON=$(CURDIR)/$(BIN)/python cargo bench --quiet --locked -p firstfault-benches
+
+fuzz:  ## feed the readers garbage, FUZZ_SECONDS for each (needs nightly Rust and cargo-fuzz)
+	cd rust/analysis && for target in parse logs rules; do \
+		mkdir -p fuzz/corpus/$$target && \
+		cargo +nightly fuzz run --sanitizer none $$target fuzz/corpus/$$target fuzz/seeds ../../tests/data -- \
+			-max_total_time=$(FUZZ_SECONDS) -timeout=10 -rss_limit_mb=1024 -max_len=65536 || exit 1; \
+	done
 
 accuracy: $(VENV)/built  ## say how often the verdict on labelled jobs is right, for us and for four baselines
 	$(BIN)/python tests/accuracy.py

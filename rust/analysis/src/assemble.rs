@@ -3,13 +3,14 @@
 use crate::Options;
 use crate::decide::count;
 use crate::exits::Exit;
-use crate::failure::{Deferred, Section};
+use crate::failure::{Deferred, Rank};
 use crate::hosts::HostFact;
+use crate::kept::{KeptSection, Record};
 use crate::logs::Signalled;
 use crate::numbers::{Numbers, loose_ranks};
 use crate::recorder::Dump;
 use crate::records::{choose, drop_copies};
-use crate::scan::{Boxed, Evidence, FileRole, Record, RunPath, Slot, run_id};
+use crate::scan::{Boxed, Evidence, FileRole, RunPath, Slot, run_id};
 use crate::schema::DamagedFile;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
@@ -167,13 +168,13 @@ impl RankEvidence {
         [own, boxed, told].into_iter().flatten()
     }
 
-    pub(crate) fn section(&self) -> Option<&Section> {
+    pub(crate) fn section(&self) -> Option<&KeptSection> {
         self.record.as_ref()?.failure.section.as_deref()
     }
 
     /// Returns what its record says of an error that this rank deferred itself.
     pub(crate) fn deferred(&self) -> Option<&Deferred> {
-        let deferred = self.section()?.deferred.as_ref()?;
+        let deferred = self.section()?.deferred.as_deref()?;
         deferred.place.is_some().then_some(deferred)
     }
 }
@@ -315,10 +316,9 @@ fn one_run(evidence: &mut Evidence, job: &mut Job) {
     let mut runs: BTreeMap<String, i64> = BTreeMap::new();
     // Ten thousand records are of a few runs: their names are made once each.
     let mut names: HashMap<RunPath, String> = HashMap::new();
-    for slot in &evidence.slots {
-        names
-            .entry(slot.key.run.clone())
-            .or_insert_with(|| run_id(&slot.key.run));
+    for slots in evidence.slots.chunk_by(|a, b| a.key.run == b.key.run) {
+        let run = &slots[0].key.run;
+        names.entry(run.clone()).or_insert_with(|| run_id(run));
     }
     runs.extend(names.values().map(|run| (run.clone(), 0)));
     for record in &evidence.records {
@@ -513,18 +513,28 @@ impl Job {
     }
 
     fn finish(&mut self, evidence: &Evidence, options: &Options) {
-        let stated = self
-            .all_ranks()
-            .filter_map(|rank| {
-                let stated = rank.section().and_then(|section| section.rank.world_size);
-                stated.or_else(|| rank.black_box.as_ref()?.content.rank.world_size)
-            })
-            .max();
-        let seen = self
-            .all_ranks()
-            .map(|rank| rank.rank.saturating_add(1))
-            .max()
-            .unwrap_or(0);
+        // In one pass: each looks at memory that is far apart.
+        let (mut stated, mut seen, mut run_id) = (None, 0, None);
+        let mut said: BTreeMap<&str, usize> = BTreeMap::new();
+        for rank in self.all_ranks() {
+            let boxed = rank.black_box.as_ref().map(|boxed| &boxed.content.rank);
+            let own = rank.section().map(|section| &section.rank);
+            let told =
+                |field: fn(&Rank) -> Option<u32>| own.and_then(field).or(boxed.and_then(field));
+            stated = stated.max(told(|rank| rank.world_size));
+            seen = seen.max(rank.rank.saturating_add(1));
+            run_id = run_id.or_else(|| {
+                let run_id = own.and_then(|rank| rank.run_id.as_ref());
+                run_id.or_else(|| boxed?.run_id.as_ref())
+            });
+            let notes = rank.record.iter().flat_map(|record| &record.failure.notes);
+            notes.for_each(|note| *said.entry(note).or_default() += 1);
+        }
+        let said: Vec<String> = said
+            .into_iter()
+            .map(|(note, number)| format!("{}: {note}", count(number, "error file")))
+            .collect();
+        let run_id = run_id.cloned();
         // A world of more ranks than there are machines is a mistake, not a list to write out.
         self.world_size = options
             .world_size
@@ -533,13 +543,7 @@ impl Job {
             .max(seen)
             .min((1 << 22).max(seen));
         if self.run_id.is_empty() {
-            let stated = self.all_ranks().find_map(|rank| {
-                let stated = rank
-                    .section()
-                    .and_then(|section| section.rank.run_id.clone());
-                stated.or_else(|| rank.black_box.as_ref()?.content.rank.run_id.clone())
-            });
-            self.run_id = stated.unwrap_or_default();
+            self.run_id = run_id.unwrap_or_default();
         }
         self.label_hosts();
         let mut notes = Vec::new();
@@ -557,18 +561,7 @@ impl Job {
                 count(evidence.replaced, "error file")
             ));
         }
-        let mut said: BTreeMap<&str, usize> = BTreeMap::new();
-        for note in self
-            .all_ranks()
-            .filter_map(|rank| rank.record.as_ref())
-            .flat_map(|record| &record.failure.notes)
-        {
-            *said.entry(note).or_default() += 1;
-        }
-        notes.extend(
-            said.into_iter()
-                .map(|(note, number)| format!("{}: {note}", count(number, "error file"))),
-        );
+        notes.extend(said);
         self.notes.append(&mut notes);
     }
 

@@ -1,8 +1,9 @@
 //! Failures as a parent holds them, after `ChildFailedError`: exit statuses and error files, judged as a job is.
 
 use crate::failure::Failure;
+use crate::kept::{Record, Shared};
 use crate::logs::{AgentLog, Entry};
-use crate::scan::{Evidence, FileRole, Record, RunPath, Slot, SlotKey};
+use crate::scan::{Evidence, FileRole, RunPath, Slot, SlotKey};
 use crate::schema::RootCause;
 use crate::{Options, parse, verdict};
 use std::path::{Path, PathBuf};
@@ -32,7 +33,7 @@ pub struct Child {
 /// ```
 pub fn root_cause(children: Vec<Child>) -> Option<RootCause> {
     let run = RunPath::of(Path::new("children"));
-    let mut evidence = Evidence::default();
+    let (mut evidence, shared) = (Evidence::default(), Shared::default());
     let mut agent = AgentLog {
         path: PathBuf::from("exit status"),
         ..AgentLog::default()
@@ -55,12 +56,9 @@ pub fn root_cause(children: Vec<Child>) -> Option<RootCause> {
         if let Some((path, content)) = child.error_file
             && let Some(failure) = read(&path, &content)
         {
-            evidence.records.push(Record {
-                path,
-                slot: Some(key.clone()),
-                role: FileRole::Main,
-                failure: Box::new(failure),
-            });
+            let slot = Some(key.clone());
+            let record = Record::new(path, slot, FileRole::Main, failure, &shared);
+            evidence.records.push(record);
         }
         evidence.slots.push(Slot::of(key));
     }

@@ -1,11 +1,12 @@
 //! From the texts of a failure to the rule that says most about it.
 
-use crate::failure::{Failure, Kind, Section};
+use crate::failure::{Failure, Frame, Kind, Section};
 use crate::groups::Fingerprint;
 use crate::parse::headline;
 pub use crate::rules::{Role, Rule, Rules, rules};
 use crate::traceback::{self, FrameRef, Raised};
 use std::borrow::Cow;
+use std::sync::Arc;
 
 /// What the rules make of one failure.
 #[derive(Debug, Clone)]
@@ -19,7 +20,7 @@ pub struct Finding {
     /// The same for the same failure.
     pub fingerprint: Fingerprint,
     /// The text that the rule judged, in one line where it is one: `Type: message`.
-    pub headline: String,
+    pub headline: Arc<str>,
 }
 
 impl Finding {
@@ -30,7 +31,7 @@ impl Finding {
             pointers: Vec::new(),
             relay: false,
             fingerprint,
-            headline,
+            headline: headline.into(),
         }
     }
 }
@@ -50,20 +51,47 @@ const CONTROL_FLOW: &[&str] = &[
 
 /// Returns what the rules make of a failure: the deepest exception that says something, and where it points.
 pub fn classify(failure: &Failure) -> Finding {
+    judge(failure, &traceback::strip_prefixes(&failure.callstack)).0
+}
+
+/// Returns the same and the stack that it is about, innermost frame first; `stack` is the call stack without prefixes.
+pub(crate) fn judge<'a>(failure: &'a Failure, stack: &'a str) -> (Finding, Vec<FrameRef<'a>>) {
     let section = failure.section.as_deref();
+    let crashed = section.filter(|section| section.signal.is_some());
+    let crashed = crashed.map(|section| crashed_frames(section).collect::<Vec<_>>());
+    let dumped = || traceback::fatal(stack).map(|fatal| fatal.frames);
+    let told = crashed.filter(|frames| !frames.is_empty());
+    let told = told.or_else(|| dumped().filter(|frames| !frames.is_empty()));
     if let Some(section) = section.filter(|section| is_signal(section)) {
-        return crash(failure, section);
+        let finding = crash(failure, section);
+        let chain = || chain(failure, Some(section), stack);
+        let frames = told.unwrap_or_else(|| judged(&finding.headline, chain()));
+        return (finding, frames);
     }
-    if let Some(finding) = stopped(failure, section).or_else(|| consequence(failure, section)) {
-        return finding;
-    }
-    let stack = traceback::strip_prefixes(&failure.callstack);
-    let chain = chain(failure, section, &stack);
-    let mut finding = texts(&chain, &stack);
+    let chain = chain(failure, section, stack);
+    let mut finding = match stopped(failure, section).or_else(|| consequence(failure, section)) {
+        Some(finding) => finding,
+        None => texts(&chain, stack),
+    };
     if section.is_some_and(|section| section.kind == Some(Kind::Exit)) && finding.rule.generic {
         finding.rule = rules().by_id("exit");
     }
-    finding
+    let frames = told.unwrap_or_else(|| judged(&finding.headline, chain));
+    (finding, frames)
+}
+
+/// Returns the frames of the exception that a finding is about; of the outermost where that one has none.
+pub(crate) fn judged<'a>(about: &str, mut chain: Vec<Raised<'a>>) -> Vec<FrameRef<'a>> {
+    let is_it = |raised: &Raised<'_>| {
+        !raised.frames.is_empty() && headline(raised.type_name, raised.message) == about
+    };
+    // Most have one exception, which needs no comparing.
+    if chain.len() > 1
+        && let Some(found) = chain.iter().position(is_it)
+    {
+        return chain.swap_remove(found).frames;
+    }
+    chain.pop().map(|raised| raised.frames).unwrap_or_default()
 }
 
 /// A rank that stopped because another deferred an error: whatever its record repeats of that, the cause is the other's.
@@ -76,7 +104,7 @@ fn stopped(failure: &Failure, section: Option<&Section>) -> Option<Finding> {
     let fingerprint = Fingerprint::of(&rule.category, "", "", std::iter::empty());
     Some(Finding {
         pointers: rule.pointers(&failure.message),
-        ..Finding::plain(rule, fingerprint, failure.message.clone())
+        ..Finding::plain(rule, fingerprint, failure.message.as_str().into())
     })
 }
 
@@ -107,7 +135,7 @@ fn consequence(failure: &Failure, section: Option<&Section>) -> Option<Finding> 
         pointers,
         relay: false,
         fingerprint,
-        headline: failure.message.clone(),
+        headline: failure.message.as_str().into(),
     })
 }
 
@@ -245,7 +273,7 @@ pub(crate) fn texts(chain: &[Raised<'_>], stack: &str) -> Finding {
         pointers,
         relay,
         fingerprint: fingerprint(rule, raised.type_name, raised.message, &raised.frames),
-        headline: headline(raised.type_name, raised.message),
+        headline: headline(raised.type_name, raised.message).into(),
     }
 }
 
@@ -286,7 +314,7 @@ fn crash(failure: &Failure, section: &Section) -> Finding {
         relay: false,
         fingerprint,
         headline: match sent {
-            None => failure.message.clone(),
+            None => failure.message.as_str().into(),
             Some((signal, sender)) => {
                 let name = sender
                     .comm
@@ -297,7 +325,7 @@ fn crash(failure: &Failure, section: &Section) -> Finding {
                     .uid
                     .map(|uid| format!(" of user {uid}"))
                     .unwrap_or_default();
-                format!("{} sent by process {}{name}{user}", signal.name, sender.pid)
+                format!("{} sent by process {}{name}{user}", signal.name, sender.pid).into()
             }
         },
     }
@@ -317,11 +345,41 @@ pub(crate) fn crashed_frames(section: &Section) -> impl Iterator<Item = FrameRef
             .find(|thread| !thread.python.is_empty())
     });
     let frames = thread.map_or(&[][..], |thread| &thread.python);
-    frames.iter().map(|frame| FrameRef {
-        file: &frame.file,
-        line: frame.line,
-        function: &frame.function,
-    })
+    frames.iter().map(Frame::as_ref)
+}
+
+/// Returns the Python frames of the main thread, innermost first; those of the thread that crashed where it has none.
+pub(crate) fn waiting_frames(section: &Section) -> Vec<FrameRef<'_>> {
+    let mut threads = section.threads.iter();
+    let main =
+        threads.find(|thread| thread.tid == section.process.pid && !thread.python.is_empty());
+    main.map_or_else(
+        || crashed_frames(section).collect(),
+        |main| main.python.iter().map(Frame::as_ref).collect(),
+    )
+}
+
+/// Returns the native code where a crashed thread stood, for people.
+pub(crate) fn native_place(section: &Section) -> Option<String> {
+    let thread = section
+        .threads
+        .iter()
+        .find(|thread| thread.crashed)
+        .or(section.threads.first())?;
+    // The innermost that is in a file: after a call through a null pointer, the caller.
+    let frame = thread
+        .native
+        .iter()
+        .find(|frame| frame.module.is_some() || frame.symbol.is_some())?;
+    if let Some(symbol) = &frame.symbol {
+        return Some(format!("in {symbol}"));
+    }
+    let module = section.modules.get(frame.module?)?;
+    let name = traceback::short(&module.path);
+    Some(frame.offset.as_ref().map_or_else(
+        || format!("in {name}"),
+        |offset| format!("in {name}+{offset}"),
+    ))
 }
 
 /// Returns whether an exception's text says that a peer or the store was lost: a consequence, never a cause.

@@ -2,7 +2,8 @@
 
 use crate::assemble::{Job, RankEvidence};
 use crate::ending;
-use crate::scan::{FileRole, Record};
+use crate::kept::Record;
+use crate::scan::FileRole;
 use std::collections::BTreeMap;
 
 impl Job {

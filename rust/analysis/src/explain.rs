@@ -79,7 +79,7 @@ fn deferred(outcome: &Outcome<'_>) -> Vec<String> {
         lines.push(format!("{what}{more}{stopped}"));
     }
     let section = record.failure.section.as_deref();
-    let earlier = section.map_or(&[][..], |section| &section.preceded_by);
+    let earlier = section.map_or(&[][..], |section| &section.deferred_before);
     lines.extend(earlier.iter().filter_map(|earlier| {
         let deferred = earlier.deferred.as_ref()?;
         Some(format!(

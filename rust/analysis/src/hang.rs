@@ -1,11 +1,11 @@
 //! Where a job hung: all ranks were ended while they ran, and one of them stood elsewhere than the rest.
 
-use crate::classify::{crashed_frames, rules};
+use crate::classify::rules;
 use crate::decide::{Attempt, Decision, Subject, count};
-use crate::failure::Section;
+use crate::failure::Frame;
 use crate::groups::{Fingerprint, ranges};
 use crate::schema::Confidence;
-use crate::traceback::{self, FrameRef};
+use crate::traceback;
 use std::collections::BTreeMap;
 
 /// Fewer ranks than this that stand together are no rule to be an exception from.
@@ -83,7 +83,7 @@ impl Attempt<'_> {
     fn stacks(&self) -> BTreeMap<u32, Stack<'_>> {
         let stacks = self.outcomes.iter().filter_map(|(&rank, outcome)| {
             let snapshot = outcome.evidence.terminated.as_ref()?;
-            let stack = Stack::of(snapshot.failure.section.as_deref()?);
+            let stack = Stack(&snapshot.failure.frames);
             (!stack.0.is_empty()).then_some((rank, stack))
         });
         stacks.collect()
@@ -91,26 +91,11 @@ impl Attempt<'_> {
 }
 
 /// The Python stack of a rank's main thread, innermost frame first.
-struct Stack<'a>(Vec<FrameRef<'a>>);
+struct Stack<'a>(&'a [Frame]);
 
-impl<'a> Stack<'a> {
-    fn of(section: &'a Section) -> Self {
-        let mut threads = section.threads.iter();
-        let main =
-            threads.find(|thread| thread.tid == section.process.pid && !thread.python.is_empty());
-        let Some(main) = main else {
-            return Self(crashed_frames(section).collect());
-        };
-        let frames = main.python.iter().map(|frame| FrameRef {
-            file: &frame.file,
-            line: frame.line,
-            function: &frame.function,
-        });
-        Self(frames.collect())
-    }
-
+impl Stack<'_> {
     fn fingerprint(&self) -> Fingerprint {
-        Fingerprint::of("", "", "", self.0.iter().copied())
+        Fingerprint::of("", "", "", self.0.iter().map(Frame::as_ref))
     }
 
     /// Whether the rank waits for others: it is in a call of a process group, or for a device that is.
@@ -124,7 +109,7 @@ impl<'a> Stack<'a> {
     }
 
     fn place(&self) -> String {
-        traceback::location(self.0.iter().copied())
+        traceback::location(self.0.iter().map(Frame::as_ref))
     }
 }
 

@@ -41,6 +41,7 @@ mod hang;
 mod history;
 mod hosts;
 mod jobs;
+mod kept;
 mod launchers;
 mod memory;
 mod numbers;
@@ -66,7 +67,7 @@ pub use error::{Error, ErrorKind};
 pub use failure::Failure;
 pub use memory::analyze_files;
 pub use schema::Report;
-pub use user_rules::{MAX_RULES_BYTES, user_rules};
+pub use user_rules::{MAX_RULES_BYTES, rules_in, user_rules};
 pub use work::Progress;
 
 use std::path::{Path, PathBuf};

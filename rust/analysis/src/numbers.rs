@@ -1,6 +1,7 @@
 //! Which global rank a worker directory or a loose error file belongs to.
 
-use crate::scan::{Evidence, FileRole, Record, RunPath, SlotKey};
+use crate::kept::Record;
+use crate::scan::{Evidence, FileRole, RunPath, SlotKey};
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
@@ -223,6 +224,9 @@ pub(crate) fn loose_ranks(evidence: &Evidence, known: &Numbers) -> HashMap<usize
             .enumerate()
             .filter(|(_, record)| record.slot.is_none() && !stated(record))
     };
+    if loose().next().is_none() {
+        return HashMap::new();
+    }
     let slots = evidence
         .slots
         .iter()

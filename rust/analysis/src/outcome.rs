@@ -3,7 +3,7 @@
 use crate::assemble::{RankEvidence, Status};
 use crate::black_box::{Fate, State};
 use crate::classify::{self, Finding, Role, rules};
-use crate::failure::{Breadcrumb, Frame, Section};
+use crate::failure::{Breadcrumb, Frame};
 use crate::groups::Fingerprint;
 use crate::traceback::{self, FrameRef};
 use firstfault_format::signals;
@@ -72,11 +72,11 @@ impl Outcome<'_> {
             return;
         };
         let failure = &record.failure;
-        let finding = classify::classify(failure);
+        let finding = failure.finding.clone();
         self.title = if finding.headline.is_empty() {
-            failure.message.clone()
+            failure.message.to_string()
         } else {
-            finding.headline.clone()
+            finding.headline.to_string()
         };
         if let Some(deferred) = self.evidence.deferred() {
             self.title = format!("{}, {deferred}", crate::verdict::first_line(&self.title));
@@ -128,7 +128,7 @@ impl Outcome<'_> {
         if status.is_some_and(is_crash) {
             return false;
         }
-        self.title.clone_from(&snapshot.failure.message);
+        self.title = snapshot.failure.message.to_string();
         self.time_ns = snapshot.failure.time_ns;
         self.end = End::Terminated;
         true
@@ -302,56 +302,24 @@ impl Outcome<'_> {
             if fatal.is_none() && self.passing().is_some() {
                 return Vec::new();
             }
-            return owned(fatal.unwrap_or_else(|| self.judged(traceback::chain(text))));
+            let headline = self.finding.as_ref();
+            let headline = headline.map_or("", |finding| &*finding.headline);
+            let frames =
+                fatal.unwrap_or_else(|| classify::judged(headline, traceback::chain(text)));
+            return frames.into_iter().map(FrameRef::to_frame).collect();
         };
-        let section = record.failure.section.as_deref();
-        if let Some(section) = section.filter(|section| section.signal.is_some()) {
-            let frames: Vec<FrameRef<'_>> = classify::crashed_frames(section).collect();
-            if !frames.is_empty() {
-                return owned(frames);
-            }
-        }
-        let stack = traceback::strip_prefixes(&record.failure.callstack);
-        let fatal = traceback::fatal(&stack)
-            .map(|fatal| fatal.frames)
-            .filter(|frames| !frames.is_empty());
-        owned(
-            fatal.unwrap_or_else(|| self.judged(classify::chain(&record.failure, section, &stack))),
-        )
-    }
-
-    /// The frames of the exception that the verdict is about; of the outermost where that one has none.
-    fn judged<'t>(&self, chain: Vec<traceback::Raised<'t>>) -> Vec<FrameRef<'t>> {
-        let headline = self
-            .finding
-            .as_ref()
-            .map_or("", |finding| finding.headline.as_str());
-        let is_it = |raised: &traceback::Raised<'_>| {
-            crate::parse::headline(raised.type_name, raised.message) == headline
-        };
-        let found = chain
-            .iter()
-            .find(|raised| is_it(raised) && !raised.frames.is_empty());
-        found
-            .or(chain.last())
-            .map(|raised| raised.frames.clone())
-            .unwrap_or_default()
+        record.failure.frames.to_vec()
     }
 
     /// Returns where it happened, for people: `in main (train.py:33)`; a native module where no Python frame is known.
     pub(crate) fn location(&self, frames: &[Frame]) -> String {
-        let refs = frames.iter().map(|frame| FrameRef {
-            file: &frame.file,
-            line: frame.line,
-            function: &frame.function,
-        });
-        let place = traceback::location(refs);
+        let place = traceback::location(frames.iter().map(Frame::as_ref));
         if !place.is_empty() {
             return place;
         }
-        self.evidence
-            .section()
-            .and_then(native_place)
+        let record = self.evidence.record.as_ref();
+        record
+            .map(|record| record.failure.native_place.clone())
             .unwrap_or_default()
     }
 
@@ -380,32 +348,6 @@ impl Outcome<'_> {
         };
         Some((number, line.trim()))
     }
-}
-
-fn owned(frames: Vec<FrameRef<'_>>) -> Vec<Frame> {
-    frames.into_iter().map(FrameRef::to_frame).collect()
-}
-
-fn native_place(section: &Section) -> Option<String> {
-    let thread = section
-        .threads
-        .iter()
-        .find(|thread| thread.crashed)
-        .or(section.threads.first())?;
-    // The innermost that is in a file: after a call through a null pointer, the caller.
-    let frame = thread
-        .native
-        .iter()
-        .find(|frame| frame.module.is_some() || frame.symbol.is_some())?;
-    if let Some(symbol) = &frame.symbol {
-        return Some(format!("in {symbol}"));
-    }
-    let module = section.modules.get(frame.module?)?;
-    let name = traceback::short(&module.path);
-    Some(frame.offset.as_ref().map_or_else(
-        || format!("in {name}"),
-        |offset| format!("in {name}+{offset}"),
-    ))
 }
 
 /// Returns whether a status is that of a process that a signal of its own ended.

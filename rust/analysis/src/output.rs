@@ -94,7 +94,7 @@ impl Outcome<'_> {
         if !self.can_end_by(&finding) {
             return false;
         }
-        self.title.clone_from(&finding.headline);
+        self.title = finding.headline.to_string();
         let status = self.evidence.status.as_ref().map(|status| status.value);
         self.agreed = status
             .is_some_and(|status| finding.rule.category == rules().by_status(status).category);
@@ -134,7 +134,7 @@ impl Outcome<'_> {
         let title = crate::parse::headline(raised.type_name, raised.message);
         let judged = self.finding.as_ref().is_some_and(|finding| {
             chain.iter().any(|raised| {
-                crate::parse::headline(raised.type_name, raised.message) == finding.headline
+                crate::parse::headline(raised.type_name, raised.message) == *finding.headline
             })
         });
         (!judged && !raised.type_name.is_empty()).then_some((title, after))

@@ -1,14 +1,16 @@
 //! Which of several records of one rank counts, and which are the same failure told twice.
 
-use crate::scan::{FileRole, Record};
+use crate::kept::Record;
+use crate::scan::FileRole;
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 /// A launcher copies the record of its first failed worker to its own error file; torch's copies tell no rank.
 pub(crate) fn drop_copies(records: &mut Vec<Record>) {
     if records.iter().all(|record| record.slot.is_some()) {
         return;
     }
-    let workers: BTreeSet<(String, Option<i64>)> = records
+    let workers: BTreeSet<(Arc<str>, Option<i64>)> = records
         .iter()
         .filter(|record| record.slot.is_some())
         .map(|record| (record.failure.message.clone(), record.failure.time_ns))

@@ -4,6 +4,7 @@ mod boxes;
 mod excerpt;
 mod list;
 mod names;
+mod pace;
 pub(crate) mod read;
 mod utf16;
 
@@ -15,18 +16,18 @@ use crate::console::{Console, console};
 use crate::dress;
 use crate::error::Error;
 use crate::exits::{Exit, exits};
-use crate::failure::Failure;
 use crate::hosts::{HostFact, facts};
+use crate::kept::{Record, Shared};
 use crate::logs::{self, AgentLog};
 use crate::parse;
 use crate::recorder::{self, Dump};
 use crate::schema::DamagedFile;
 use crate::traceback;
 use list::Entry;
+use pace::Pace;
 use rayon::prelude::*;
 use read::Location;
 use rustix::fs::{AtFlags, FileType, statat};
-use std::collections::HashMap;
 use std::ffi::OsStr;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
@@ -68,15 +69,6 @@ pub struct Evidence {
     pub(crate) replaced: usize,
 }
 
-/// One error file.
-#[derive(Debug)]
-pub(crate) struct Record {
-    pub(crate) path: PathBuf,
-    pub(crate) slot: Option<SlotKey>,
-    pub(crate) role: FileRole,
-    pub(crate) failure: Box<Failure>,
-}
-
 /// One black box.
 #[derive(Debug, Clone)]
 pub(crate) struct Boxed {
@@ -110,6 +102,9 @@ pub(crate) struct Slot {
     pub(crate) uncaught: bool,
     /// The rank that torch printed before the worker's last lines.
     pub(crate) printed_rank: Option<u32>,
+    /// Whether it left a record, and whether that, or its black box, tells its rank.
+    pub(crate) has_record: bool,
+    pub(crate) is_ranked: bool,
 }
 
 impl Slot {
@@ -122,6 +117,8 @@ impl Slot {
             output_lines: Vec::new(),
             uncaught: false,
             printed_rank: None,
+            has_record: false,
+            is_ranked: false,
         }
     }
 }
@@ -171,6 +168,13 @@ impl Evidence {
     }
 }
 
+/// What all threads of one scan share.
+#[derive(Default)]
+struct Common {
+    kept: Shared,
+    pace: Pace,
+}
+
 /// Returns everything that lies below the paths.
 ///
 /// Each directory is listed once and each file opened once. Symbolic links to directories are followed only where they
@@ -181,16 +185,16 @@ impl Evidence {
 ///
 /// [`ErrorKind::Io`](crate::ErrorKind::Io) or [`ErrorKind::NotAFile`](crate::ErrorKind::NotAFile) for one of `paths` itself.
 pub fn scan(paths: &[PathBuf], proc: &Path) -> Result<Evidence, Error> {
-    let mut evidence = Evidence::default();
+    let (mut evidence, common) = (Evidence::default(), Common::default());
     for path in outermost(paths) {
         let metadata = std::fs::metadata(path).map_err(|error| Error::io(path, error))?;
         if metadata.is_dir() {
             list::list(path).map_err(|error| Error::io(path, error))?;
-            evidence.absorb(directory(path, Place::of(path), 0));
+            evidence.absorb(directory(path, Place::of(path), 0, &common));
         } else if metadata.is_file() {
             let place = Place::of(path.parent().unwrap_or(Path::new("")));
             let role = names::role(path.file_name().unwrap_or_default());
-            evidence.absorb(file(Location::of(path), role, &place, true));
+            evidence.absorb(file(Location::of(path), role, &place, true, &common));
         } else {
             return Err(Error::not_a_file(
                 path,
@@ -236,8 +240,9 @@ pub fn scan(paths: &[PathBuf], proc: &Path) -> Result<Evidence, Error> {
         .sort_by(|a, b| a.path.as_os_str().cmp(b.path.as_os_str()));
     evidence.consoles.dedup_by(|a, b| a.path == b.path);
     evidence.damaged.sort_by(|a, b| a.0.path.cmp(&b.0.path));
-    boxes::settle(&mut evidence, proc);
-    read_outputs(&mut evidence);
+    boxes::settle(&mut evidence, proc, &common.kept);
+    let slots = &mut evidence.slots;
+    common.pace.as_decided(|| read_ranks(slots));
     Ok(evidence)
 }
 
@@ -288,7 +293,7 @@ impl Place {
     }
 }
 
-fn directory(path: &Path, place: Place, depth: usize) -> Evidence {
+fn directory(path: &Path, place: Place, depth: usize, common: &Common) -> Evidence {
     let mut found = Evidence::default();
     let (open, entries) = match list::list(path) {
         Ok(listed) => listed,
@@ -311,10 +316,10 @@ fn directory(path: &Path, place: Place, depth: usize) -> Evidence {
     }
     let one = |entry: &Entry| -> Evidence {
         if entry.kind != FileType::Directory {
-            listed_file(path, &open, entry, &place)
+            listed_file(path, &open, entry, &place, common)
         } else if depth < MAX_DEPTH {
             let name = entry.name();
-            directory(&path.join(name), place.child(name), depth + 1)
+            directory(&path.join(name), place.child(name), depth + 1, common)
         } else {
             Evidence::default()
         }
@@ -327,14 +332,28 @@ fn directory(path: &Path, place: Place, depth: usize) -> Evidence {
     let below = if entries.len() < 8 && place.slot.is_some() {
         entries.iter().map(one).reduce(merge).unwrap_or_default()
     } else {
-        entries.par_iter().map(one).reduce(Evidence::default, merge)
+        let more = |found: Evidence, entry: &Entry| merge(found, one(entry));
+        let below = || {
+            let parts = entries.par_iter().fold(Evidence::default, more);
+            parts.reduce(Evidence::default, merge)
+        };
+        common.pace.run(&open, &entries, below)
     };
     found.absorb(below);
+    if place.slot.is_some() {
+        read_output(&mut found);
+    }
     found
 }
 
 /// A name that says nothing costs nothing: no stat, no open.
-fn listed_file(directory: &Path, open: &OwnedFd, entry: &Entry, place: &Place) -> Evidence {
+fn listed_file(
+    directory: &Path,
+    open: &OwnedFd,
+    entry: &Entry,
+    place: &Place,
+    common: &Common,
+) -> Evidence {
     let name = entry.name();
     let role = names::role(name);
     let in_slot = place.slot.is_some();
@@ -357,11 +376,23 @@ fn listed_file(directory: &Path, open: &OwnedFd, entry: &Entry, place: &Place) -
             return found;
         }
     }
-    file(Location::within(open, name, &path), role, place, false)
+    file(
+        Location::within(open, name, &path),
+        role,
+        place,
+        false,
+        common,
+    )
 }
 
 /// Reads one file; `named` when the user named it, so that it is read whatever it is called.
-fn file(location: Location<'_>, role: FileRole, place: &Place, named: bool) -> Evidence {
+fn file(
+    location: Location<'_>,
+    role: FileRole,
+    place: &Place,
+    named: bool,
+    common: &Common,
+) -> Evidence {
     let mut found = Evidence::default();
     if !crate::work::goes_on() {
         return found;
@@ -392,12 +423,7 @@ fn file(location: Location<'_>, role: FileRole, place: &Place, named: bool) -> E
             }
             Ok(bytes) => match parse::error_file(path, bytes) {
                 Ok(failure) => {
-                    let record = Record {
-                        path: path.to_owned(),
-                        slot,
-                        role,
-                        failure: Box::new(failure),
-                    };
+                    let record = Record::new(path.to_owned(), slot, role, failure, &common.kept);
                     if role == FileRole::Terminated {
                         found.terminated.push(record);
                     } else {
@@ -449,74 +475,58 @@ fn log(path: &Path, found: &mut Evidence) -> bool {
     is_one
 }
 
-/// Reads the output of workers that left no error file, and enough of others to learn which ranks they were.
-fn read_outputs(evidence: &mut Evidence) {
-    let mut told: HashMap<SlotKey, bool> = HashMap::new();
-    let mut aborted: std::collections::HashSet<SlotKey> = std::collections::HashSet::new();
-    for record in &evidence.records {
-        if let Some(slot) = &record.slot {
-            let ranked = record
-                .failure
-                .section
-                .as_ref()
-                .is_some_and(|section| section.rank.rank.is_some());
-            *told.entry(slot.clone()).or_default() |= ranked;
-            let section = record.failure.section.as_ref();
-            if section
-                .and_then(|section| section.signal.as_ref())
-                .is_some_and(|signal| signal.number == 6)
-            {
-                aborted.insert(slot.clone());
-            }
+/// Reads the output of the worker whose directory this is, where no record tells how it ended.
+fn read_output(found: &mut Evidence) {
+    let sections = found.records.iter().map(|record| &record.failure.section);
+    let sections = sections.flatten();
+    let is_ranked = sections.clone().any(|section| section.rank.rank.is_some());
+    let aborted = sections.clone().any(|section| section.signal == Some(6));
+    let boxes = found.boxes.iter().map(|boxed| &boxed.content);
+    let boxed_rank = boxes.clone().any(|content| content.rank.rank.is_some());
+    let mut crashes = boxes.filter_map(|content| content.crash.as_ref());
+    let has_record = !found.records.is_empty() || crashes.clone().next().is_some();
+    let aborted = aborted || crashes.any(|crash| crash.signal == 6);
+    let Some(slot) = found.slots.first_mut() else {
+        return;
+    };
+    slot.has_record = has_record;
+    slot.is_ranked = has_record && (is_ranked || boxed_rank);
+    // Why a process aborted is often in its output alone.
+    if (aborted || !has_record)
+        && let Some(stderr) = &slot.stderr
+    {
+        let text = read::tail(stderr, MAX_OUTPUT_BYTES).unwrap_or_default();
+        if !has_record {
+            slot.output_whole = text.len() < MAX_OUTPUT_BYTES;
+            slot.printed_rank = traceback::printed_rank(&text);
+            slot.uncaught = crate::ending::is_uncaught(&text);
+        }
+        let plain = dress::plain(&text);
+        slot.output = traceback::strip_prefixes(&plain.text).into_owned();
+        if slot.output_whole && plain.is_renumbered() {
+            let count = slot.output.lines().count();
+            slot.output_lines = (1..=count).map(|number| plain.line(number)).collect();
+            slot.output_whole = false;
         }
     }
-    for boxed in &evidence.boxes {
-        if let (Some(slot), Some(_)) = (&boxed.slot, boxed.content.rank.rank)
-            && told.contains_key(slot)
-        {
-            told.insert(slot.clone(), true);
+}
+
+/// Reads enough of the outputs of workers whose records do not tell their ranks to learn these.
+fn read_ranks(slots: &mut [Slot]) {
+    // One worker that tells its rank tells those of its neighbours.
+    let one_attempt = |a: &Slot, b: &Slot| a.key.attempt == b.key.attempt && a.key.run == b.key.run;
+    let attempts: Vec<&mut [Slot]> = slots.chunk_by_mut(one_attempt).collect();
+    attempts.into_par_iter().for_each(|slots| {
+        if slots.iter().any(|slot| slot.is_ranked) {
+            return;
         }
-    }
-    let mut known: HashMap<(RunPath, u32), u32> = HashMap::new();
-    for slot in &mut evidence.slots {
-        let Some(stderr) = &slot.stderr else { continue };
-        if !crate::work::goes_on() {
-            break;
-        }
-        let tries = known
-            .entry((slot.key.run.clone(), slot.key.attempt))
-            .or_default();
-        // Why a process aborted is often in its output alone.
-        if aborted.contains(&slot.key) {
-            let text = read::tail(stderr, MAX_OUTPUT_BYTES).unwrap_or_default();
-            slot.output = traceback::strip_prefixes(&dress::plain(&text).text).into_owned();
-        }
-        match told.get(&slot.key) {
-            // One worker that tells its rank tells those of its neighbours.
-            Some(true) => *tries = u32::MAX,
-            Some(false) if *tries < 8 => {
-                let head = read::head(stderr, 4096).unwrap_or_default();
-                slot.printed_rank = traceback::printed_rank(&head);
-                *tries = if slot.printed_rank.is_some() {
-                    u32::MAX
-                } else {
-                    *tries + 1
-                };
-            }
-            Some(false) => {}
-            None => {
-                let text = read::tail(stderr, MAX_OUTPUT_BYTES).unwrap_or_default();
-                slot.output_whole = text.len() < MAX_OUTPUT_BYTES;
-                slot.printed_rank = traceback::printed_rank(&text);
-                slot.uncaught = crate::ending::is_uncaught(&text);
-                let plain = dress::plain(&text);
-                slot.output = traceback::strip_prefixes(&plain.text).into_owned();
-                if slot.output_whole && plain.is_renumbered() {
-                    let count = slot.output.lines().count();
-                    slot.output_lines = (1..=count).map(|number| plain.line(number)).collect();
-                    slot.output_whole = false;
-                }
-            }
-        }
-    }
+        let untold = slots.iter_mut().filter(|slot| slot.has_record);
+        let mut tries =
+            untold.filter_map(|slot| Some((slot.stderr.as_ref()?, &mut slot.printed_rank)));
+        tries.by_ref().take(8).any(|(stderr, printed_rank)| {
+            let head = read::head(stderr, 4096).unwrap_or_default();
+            *printed_rank = traceback::printed_rank(&head);
+            printed_rank.is_some()
+        });
+    });
 }

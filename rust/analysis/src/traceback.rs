@@ -3,6 +3,8 @@
 use crate::failure::Frame;
 use memchr::{memchr, memchr_iter, memmem};
 use std::borrow::Cow;
+use std::cell::RefCell;
+use std::ops::Range;
 use std::sync::LazyLock;
 
 /// One exception of a chain, as a traceback prints it.
@@ -29,6 +31,16 @@ pub struct FrameRef<'a> {
     pub function: &'a str,
 }
 
+impl Frame {
+    pub(crate) fn as_ref(&self) -> FrameRef<'_> {
+        FrameRef {
+            file: &self.file,
+            line: self.line,
+            function: &self.function,
+        }
+    }
+}
+
 impl FrameRef<'_> {
     /// Returns an owned copy.
     pub fn to_frame(self) -> Frame {
@@ -42,6 +54,10 @@ impl FrameRef<'_> {
 
 const START: &str = "Traceback (most recent call last):";
 const CAUSE: &str = "The above exception was the direct cause of the following exception:";
+
+/// The beginning of a longer traceback is not kept for the next, in bytes.
+const MAX_BEGINNING: usize = 64 << 10;
+
 const CONTEXT: &str = "During handling of the above exception, another exception occurred:";
 
 /// Returns the text with what a launcher or an exception group puts before each line removed.
@@ -116,11 +132,75 @@ fn ungroup(line: &str) -> &str {
 /// ([`strip_prefixes`]).
 pub fn chain(text: &str) -> Vec<Raised<'_>> {
     let mut reader = Reader::default();
-    for line in lines(text) {
-        reader.line(text, line);
+    let begun = Beginning::with(text, |beginning| {
+        reader.current = Some(Raised {
+            frames: beginning.frames_in(text),
+            ..Raised::default()
+        });
+        beginning.text.len()
+    });
+    let begun = begun.unwrap_or(0);
+    for (start, line) in lines(&text[begun..]) {
+        reader.line(text, (begun + start, line));
     }
     reader.finish(text);
     reader.chain
+}
+
+/// A traceback up to its message, and where in it the parts of its frames stand.
+///
+/// Most ranks of a job fail in one place, and differ in their messages: each thread keeps the last one that it read.
+#[derive(Default)]
+struct Beginning {
+    text: String,
+    frames: Vec<(Range<usize>, u32, Range<usize>)>,
+}
+
+impl Beginning {
+    /// Calls `then` with the beginning of a text; not where that is no traceback.
+    fn with<T>(text: &str, then: impl FnOnce(&Self) -> T) -> Option<T> {
+        thread_local! {
+            static LAST: RefCell<Beginning> = RefCell::default();
+        }
+        if !text.starts_with(START) {
+            return None;
+        }
+        LAST.with_borrow_mut(|last| {
+            if last.text.is_empty() || !text.starts_with(&last.text) {
+                *last = Self::of(text).filter(|new| new.text.len() <= MAX_BEGINNING)?;
+            }
+            Some(then(last))
+        })
+    }
+
+    fn of(text: &str) -> Option<Self> {
+        let mut frames = Vec::new();
+        let within = |part: &str| {
+            let start = part.as_ptr().addr() - text.as_ptr().addr();
+            start..start + part.len()
+        };
+        for (start, line) in lines(text).skip(1) {
+            if !line.starts_with("  ") {
+                let text = text[..start].to_owned();
+                return Some(Self { text, frames });
+            }
+            let found = line.get(2..).and_then(|rest| frame(rest, ", in "));
+            frames.extend(found.map(|frame| {
+                let (file, function) = (within(frame.file), within(frame.function));
+                (file, frame.line, function)
+            }));
+        }
+        None
+    }
+
+    fn frames_in<'a>(&self, text: &'a str) -> Vec<FrameRef<'a>> {
+        let frames = self.frames.iter().map(|(file, line, function)| FrameRef {
+            file: &text[file.clone()],
+            line: *line,
+            function: &text[function.clone()],
+        });
+        frames.collect()
+    }
 }
 
 #[derive(Default)]
@@ -337,7 +417,10 @@ pub struct Fatal<'a> {
 ///
 /// Source: Python/pylifecycle.c, Python/traceback.c
 pub fn fatal(text: &str) -> Option<Fatal<'_>> {
-    let start = text.rfind("Fatal Python error: ")?;
+    static FATAL: LazyLock<memmem::Finder<'_>> =
+        LazyLock::new(|| memmem::Finder::new("Fatal Python error: "));
+    // Forwards, which is many times as fast as backwards: most texts have none.
+    let start = FATAL.find_iter(text.as_bytes()).last()?;
     let mut lines = text[start..].lines();
     let title = lines
         .next()?

@@ -39,13 +39,18 @@ pub fn user_rules(path: &Path) -> Result<&'static Rules, Error> {
     if let Some(rules) = known.get(&text) {
         return Ok(rules);
     }
-    let rules = parse(&text).map_err(|reason| Error::rules(path, reason))?;
+    let rules = rules_in(&text).map_err(|reason| Error::rules(path, reason))?;
     let rules: &'static Rules = Box::leak(Box::new(rules));
     known.insert(text, rules);
     Ok(rules)
 }
 
-fn parse(text: &str) -> Result<Rules, String> {
+/// Returns the rules of a text followed by those of this crate.
+///
+/// # Errors
+///
+/// Which rule is wrong, which field of it, and why.
+pub fn rules_in(text: &str) -> Result<Rules, String> {
     let file: toml::Table = text.parse().map_err(|error: toml::de::Error| {
         let line = error
             .span()
@@ -239,7 +244,7 @@ mod tests {
     #[test]
     fn a_users_rule_comes_before_ours() {
         let taken = RULE.replace("quota of project exceeded", "CUDA out of memory");
-        let rules = parse(&taken).expect("sound");
+        let rules = rules_in(&taken).expect("sound");
         let found = rules.by_text("torch.OutOfMemoryError", "CUDA out of memory. Tried", "");
         assert_eq!(found.map(|rule| rule.id.as_str()), Some("site-quota"));
         assert!(rules.all().len() > 100);
@@ -311,7 +316,7 @@ mod tests {
                 "rule `site-quota`: text: ",
             ),
         ] {
-            let error = parse(&text).expect_err(&text);
+            let error = rules_in(&text).expect_err(&text);
             assert!(error.starts_with(expected), "{text}\n{error}");
         }
     }

@@ -8,6 +8,7 @@ use crate::decide::{Attempt, Decision, Subject, count};
 use crate::explain::{explain, utc};
 use crate::groups::{Fingerprint, ranges};
 use crate::history::{self, Judged};
+use crate::kept::MAX_BREADCRUMBS;
 use crate::outcome::{End, Outcome, outcome};
 use crate::parse::begin;
 use crate::scan::Evidence;
@@ -17,9 +18,6 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// At most so many further failures and suspects are listed one by one.
 const MAX_LISTED: usize = 16;
-
-/// At most so many of the latest breadcrumbs are shown.
-const MAX_BREADCRUMBS: usize = 8;
 
 /// Ranks from here on are not missed when nothing of them is found.
 const MAX_WORLD: u32 = 1 << 20;
@@ -270,9 +268,7 @@ fn groups(attempt: &Attempt<'_>) -> Vec<Group> {
 fn example(outcome: &Outcome<'_>) -> Example {
     let frames = outcome.frames();
     let record = outcome.evidence.record.as_ref();
-    let message = record.map_or(outcome.title.as_str(), |record| {
-        record.failure.message.as_str()
-    });
+    let message = record.map_or(outcome.title.as_str(), |record| &*record.failure.message);
     Example {
         rank: Some(outcome.evidence.rank),
         message: begin(message, 4096).to_owned(),

@@ -4,6 +4,7 @@
 
 use crate::error::Error;
 use crate::rules::Rules;
+use rayon::ThreadPool;
 use std::cell::RefCell;
 use std::path::Path;
 use std::sync::Arc;
@@ -68,13 +69,24 @@ pub(crate) fn within<T: Send>(
     }
     let work = Work { rules, progress };
     let watched = work.progress.clone();
-    let pool = rayon::ThreadPoolBuilder::new()
-        .start_handler(move |_| WORK.set(work.clone()))
-        .build()
-        .map_err(|error| Error::io(Path::new("threads"), std::io::Error::other(error)))?;
+    let pool = pool(work, 0)?;
     let done = pool.install(part);
     match watched.is_some_and(|progress| progress.is_stopped()) {
         true => Err(Error::stopped()),
         false => done,
     }
+}
+
+/// Returns so many more threads for the analysis that this thread works on.
+pub(crate) fn threads(number: usize) -> Result<ThreadPool, Error> {
+    pool(WORK.with_borrow(Work::clone), number)
+}
+
+/// Returns threads that work on one analysis; as many as there are processors for 0.
+fn pool(work: Work, number: usize) -> Result<ThreadPool, Error> {
+    rayon::ThreadPoolBuilder::new()
+        .num_threads(number)
+        .start_handler(move |_| WORK.set(work.clone()))
+        .build()
+        .map_err(|error| Error::io(Path::new("threads"), std::io::Error::other(error)))
 }

@@ -1,8 +1,9 @@
 //! Black boxes among the files: read, found elsewhere, told apart, and their processes looked for.
 
 use super::read::Location;
-use super::{Boxed, Evidence, FileRole, Record, SlotKey, read};
+use super::{Boxed, Evidence, FileRole, SlotKey, read};
 use crate::black_box::{self, BlackBox, Fate};
+use crate::kept::{Record, Shared};
 use std::collections::HashSet;
 use std::path::Path;
 
@@ -51,7 +52,7 @@ fn identity(content: &BlackBox) -> (Option<u32>, Option<u64>, &str) {
 }
 
 /// Drops boxes found twice, looks for their processes, and adds the crashes that they tell of to the records.
-pub(super) fn settle(evidence: &mut Evidence, proc: &Path) {
+pub(super) fn settle(evidence: &mut Evidence, proc: &Path, shared: &Shared) {
     evidence
         .boxes
         .sort_by(|a, b| a.path.as_os_str().cmp(b.path.as_os_str()));
@@ -64,12 +65,9 @@ pub(super) fn settle(evidence: &mut Evidence, proc: &Path) {
     for boxed in &mut evidence.boxes {
         boxed.fate = boxed.content.fate(proc);
         if let Some(failure) = boxed.content.failure() {
-            evidence.records.push(Record {
-                path: boxed.path.clone(),
-                slot: boxed.slot.clone(),
-                role: FileRole::BlackBox,
-                failure: Box::new(failure),
-            });
+            let (path, slot) = (boxed.path.clone(), boxed.slot.clone());
+            let record = Record::new(path, slot, FileRole::BlackBox, failure, shared);
+            evidence.records.push(record);
         }
     }
 }

@@ -21,6 +21,11 @@ impl Entry {
     pub(super) fn name(&self) -> &OsStr {
         OsStr::from_bytes(&self.name)
     }
+
+    /// Whether it is a file or a directory: nothing that does something when it is opened.
+    pub(super) fn is_plain(&self) -> bool {
+        matches!(self.kind, FileType::Directory | FileType::RegularFile)
+    }
 }
 
 /// Returns a directory, open, and what is in it, in no order.

@@ -1,0 +1,195 @@
+//! What is kept of an error file once it is read and judged: not its text, or a hundred thousand ranks would need
+//! gigabytes, and what many ranks have in common once.
+
+use crate::classify::{self, Finding, Role};
+use crate::failure::{Breadcrumb, Clock, Deferred, Failure, Frame, Host, Rank, Section, Survived};
+use crate::scan::{FileRole, SlotKey};
+use crate::traceback::{self, FrameRef, is_library};
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// So many frames of a stack are kept, from the innermost on, and after them so many of the program's own.
+const MAX_FRAMES: usize = 16;
+const MAX_OWN_FRAMES: usize = 5;
+
+/// So many of the latest breadcrumbs are kept, and shown.
+pub(crate) const MAX_BREADCRUMBS: usize = 8;
+
+/// One error file.
+#[derive(Debug)]
+pub(crate) struct Record {
+    pub(crate) path: PathBuf,
+    pub(crate) slot: Option<SlotKey>,
+    pub(crate) role: FileRole,
+    pub(crate) failure: Box<Kept>,
+}
+
+/// What is kept of a [`Failure`].
+#[derive(Debug)]
+pub(crate) struct Kept {
+    pub(crate) message: Arc<str>,
+    pub(crate) error_code: Option<i64>,
+    pub(crate) time_ns: Option<i64>,
+    pub(crate) whole_seconds: bool,
+    pub(crate) notes: Vec<String>,
+    /// What the rules make of it.
+    pub(crate) finding: Finding,
+    /// The frames that tell where, innermost first.
+    pub(crate) frames: Arc<[Frame]>,
+    /// The native code where it happened; empty where frames tell, or nothing does.
+    pub(crate) native_place: String,
+    pub(crate) section: Option<Box<KeptSection>>,
+}
+
+/// What is kept of a [`Section`].
+#[derive(Debug)]
+pub(crate) struct KeptSection {
+    pub(crate) is_final: bool,
+    pub(crate) signal: Option<i32>,
+    pub(crate) clock: Option<Clock>,
+    pub(crate) host: Arc<Host>,
+    pub(crate) process: KeptProcess,
+    pub(crate) rank: Rank,
+    pub(crate) step: Option<i64>,
+    pub(crate) breadcrumbs: Vec<Breadcrumb>,
+    pub(crate) deferred: Option<Box<Deferred>>,
+    /// The errors that it had deferred before it failed in another way.
+    pub(crate) deferred_before: Vec<Survived>,
+}
+
+/// What tells one process from another of its host.
+#[derive(Debug)]
+pub(crate) struct KeptProcess {
+    pub(crate) pid: Option<u32>,
+    pub(crate) start_time_ns: Option<i64>,
+}
+
+impl Record {
+    /// Judges a failure, and keeps of it what a verdict looks at and a report may show.
+    pub(crate) fn new(
+        path: PathBuf,
+        slot: Option<SlotKey>,
+        role: FileRole,
+        failure: Failure,
+        shared: &Shared,
+    ) -> Self {
+        let (finding, frames, native_place) = {
+            let stack = traceback::strip_prefixes(&failure.callstack);
+            let (finding, frames) = classify::judge(&failure, &stack);
+            let waiting = failure
+                .section
+                .as_deref()
+                .filter(|_| role == FileRole::Terminated);
+            let frames = waiting.map_or(frames, classify::waiting_frames);
+            let section = failure.section.as_deref();
+            let native_place = match frames.is_empty() {
+                true => section.and_then(classify::native_place).unwrap_or_default(),
+                false => String::new(),
+            };
+            (finding, shared.stack(&telling(frames)), native_place)
+        };
+        // What a rank had done that then only lost a peer says nothing of the cause.
+        let is_consequence = finding.rule.role == Role::Collateral;
+        let section = failure.section.map(|mut section| {
+            if is_consequence && section.is_final {
+                section.breadcrumbs.clear();
+            }
+            Box::new(KeptSection::new(*section, shared))
+        });
+        Self {
+            path,
+            slot,
+            role,
+            failure: Box::new(Kept {
+                // Most texts are their own headline.
+                message: match *finding.headline == *failure.message {
+                    true => Arc::clone(&finding.headline),
+                    false => failure.message.into(),
+                },
+                error_code: failure.error_code,
+                time_ns: failure.time_ns,
+                whole_seconds: failure.whole_seconds,
+                notes: failure.notes,
+                finding,
+                frames,
+                native_place,
+                section,
+            }),
+        }
+    }
+}
+
+impl KeptSection {
+    fn new(section: Section, shared: &Shared) -> Self {
+        let mut breadcrumbs = section.breadcrumbs;
+        breadcrumbs.drain(..breadcrumbs.len().saturating_sub(MAX_BREADCRUMBS));
+        breadcrumbs.shrink_to_fit();
+        let mut deferred_before = section.preceded_by;
+        deferred_before.retain(|earlier| earlier.deferred.is_some());
+        Self {
+            is_final: section.is_final,
+            signal: section.signal.map(|signal| signal.number),
+            clock: section.clock,
+            host: shared.host(section.host),
+            process: KeptProcess {
+                pid: section.process.pid,
+                start_time_ns: section.process.start_time_ns,
+            },
+            rank: section.rank,
+            step: section.step,
+            breadcrumbs,
+            deferred: section.deferred.map(Box::new),
+            deferred_before,
+        }
+    }
+}
+
+/// Returns the frames of a stack that a report shows or that tell one stack from another.
+fn telling(mut frames: Vec<FrameRef<'_>>) -> Vec<FrameRef<'_>> {
+    let outer = frames.split_off(frames.len().min(MAX_FRAMES));
+    let own = outer.into_iter().filter(|frame| !is_library(frame.file));
+    frames.extend(own.take(MAX_OWN_FRAMES));
+    frames
+}
+
+/// What many records of one job have in common.
+#[derive(Debug, Default)]
+pub(crate) struct Shared {
+    /// Stacks, by the lines of their frames.
+    stacks: Mutex<HashMap<u64, Vec<Arc<[Frame]>>>>,
+    hosts: Mutex<HashMap<String, Vec<Arc<Host>>>>,
+}
+
+impl Shared {
+    fn stack(&self, frames: &[FrameRef<'_>]) -> Arc<[Frame]> {
+        let key = frames.iter().fold(0_u64, |key, frame| {
+            key.wrapping_mul(31).wrapping_add(u64::from(frame.line))
+        });
+        let mut stacks = self.stacks.lock().unwrap_or_else(PoisonError::into_inner);
+        let alike = stacks.entry(key).or_default();
+        let is_it = |known: &&Arc<[Frame]>| {
+            known.len() == frames.len() && known.iter().zip(frames).all(|(a, b)| *b == a.as_ref())
+        };
+        if let Some(known) = alike.iter().find(is_it) {
+            return Arc::clone(known);
+        }
+        let new: Arc<[Frame]> = frames.iter().map(|frame| frame.to_frame()).collect();
+        alike.push(Arc::clone(&new));
+        new
+    }
+
+    fn host(&self, host: Host) -> Arc<Host> {
+        let mut hosts = self.hosts.lock().unwrap_or_else(PoisonError::into_inner);
+        let alike = match hosts.get_mut(&host.name) {
+            Some(alike) => alike,
+            None => hosts.entry(host.name.clone()).or_default(),
+        };
+        if let Some(known) = alike.iter().find(|known| ***known == host) {
+            return Arc::clone(known);
+        }
+        let new = Arc::new(host);
+        alike.push(Arc::clone(&new));
+        new
+    }
+}

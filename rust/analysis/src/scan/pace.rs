@@ -1,0 +1,62 @@
+//! How many files are opened at once: as many as there are processors, many more where an open takes long.
+
+use super::list::Entry;
+use crate::work;
+use rayon::ThreadPool;
+use rustix::fs::{Mode, OFlags, openat};
+use std::os::fd::OwnedFd;
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
+
+/// An open that takes longer is one of a file system that answers from elsewhere.
+const SLOW: Duration = Duration::from_millis(1);
+
+/// So many opens wait at once for such a file system.
+const MAX_WAITING: usize = 64;
+
+/// A directory of fewer entries neither tells nor needs more threads.
+const LEAST_ENTRIES: usize = 8;
+
+/// Decided once in a scan, at the first directory that is large enough.
+#[derive(Debug, Default)]
+pub(super) struct Pace {
+    waiting: OnceLock<Option<ThreadPool>>,
+}
+
+impl Pace {
+    /// Does the work on a directory in as many threads as its file system deserves.
+    pub(super) fn run<T: Send>(
+        &self,
+        directory: &OwnedFd,
+        entries: &[Entry],
+        work: impl FnOnce() -> T + Send,
+    ) -> T {
+        if entries.len() >= LEAST_ENTRIES {
+            self.waiting.get_or_init(|| {
+                let is_slow = is_slow(directory, entries);
+                is_slow.then(|| work::threads(MAX_WAITING).ok()).flatten()
+            });
+        }
+        self.as_decided(work)
+    }
+
+    /// Does work on files of the same scan.
+    pub(super) fn as_decided<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
+        match self.waiting.get() {
+            Some(Some(pool)) => pool.install(work),
+            _ => work(),
+        }
+    }
+}
+
+/// The quickest of a few opens: any one may have waited for a processor, or for a disk to turn.
+fn is_slow(directory: &OwnedFd, entries: &[Entry]) -> bool {
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
+    let times = entries.iter().filter(|entry| entry.is_plain()).take(3);
+    let times = times.map(|entry| {
+        let start = Instant::now();
+        let _ = openat(directory, entry.name(), flags, Mode::empty());
+        start.elapsed()
+    });
+    times.min().is_some_and(|quickest| quickest > SLOW)
+}

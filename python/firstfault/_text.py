@@ -9,6 +9,8 @@ from __future__ import annotations
 
 def printable(text: str) -> str:
     r"""Return the text as an exact `str`, lone surrogates written out (``\udcff``)."""
+    if type(text) is str and text.isascii():
+        return text  # Known without a look, however long it is.
     return str.encode(text, "utf-8", "backslashreplace").decode()
 
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import atexit
 import functools
 import inspect
+import operator
 import threading
 
 from firstfault import _native
+from firstfault._exception import headline
+from firstfault._notices import ERROR, log
 from firstfault.deferred import _record
 from firstfault.deferred._may_defer import may_defer
 from firstfault.deferred._scope import Scope
@@ -32,6 +36,7 @@ class Captures:
         self._step: int | None = None
         self._watched = 0
         self._undeferrable: BaseException | None = None
+        self._is_over = False  # Nothing is raised any more: nothing can be deferred.
         # Reentrant: a signal's handler and a finalizer may capture too.
         self._changed = threading.Condition()
 
@@ -53,7 +58,7 @@ class Captures:
 
     def step(self, n: int) -> None:
         """Say which step begins: errors and records name it, as `firstfault.step`."""
-        self._step = n
+        self._step = n = operator.index(n)  # As an array's element may be.
         _native.step(n)
 
     def defer(self, where: str) -> Scope:
@@ -117,9 +122,8 @@ class Captures:
         Raises:
             BaseException: The error itself, where it may not be deferred.
         """
-        if not may_defer(exc):
+        if not (may_defer(exc) and self._keep(exc, where)):  # type: ignore[arg-type]
             raise exc
-        self._keep(exc, where)  # type: ignore[arg-type]
 
     def watch(self, future: Any, where: str = "future") -> None:
         """Defer the error with which a future ends, now or later.
@@ -139,9 +143,11 @@ class Captures:
             error = _error_of(future)
             if error is None:
                 return
-            if may_defer(error):
-                self._keep(error, where)  # type: ignore[arg-type]
-            elif self._undeferrable is None:
+            if may_defer(error) and self._keep(error, where):  # type: ignore[arg-type]
+                return
+            if self._undeferrable is not None or self._is_over:
+                log(ERROR, "%s: %s, which nobody raises", where, headline(error))
+            else:
                 self._undeferrable = error
         finally:
             with self._changed:
@@ -168,25 +174,50 @@ class Captures:
         if error is not None:
             raise error
 
-    def _keep(self, error: Exception, where: str) -> None:
-        """Keep the first error, count a later one; both are logged."""
+    def _keep(self, error: Exception, where: str) -> bool:
+        """Keep the first error, count a later one; both are logged.
+
+        Returns:
+            Whether it will be raised, or was at least logged beside one that will.
+        """
         with self._changed:
+            if self._is_over:
+                return False
             captured = None
             if self._captured is None:
                 captured = _record.Captured(error, where, self._step)
                 self._captured = captured
+                _unraised.add(self)
             else:
                 self._suppressed += 1
                 self._captured.facts["suppressed"] = count = self._suppressed
         if captured is None:
             _record.log_later(error, where, self._step, count)
-            return
+            return True
         self._announce()
         _record.log_first(captured)
         _record.write(captured)
+        return True
+
+    def _taken(self) -> None:
+        """Note that what was deferred is being raised."""
+        _unraised.discard(self)
 
     def _announce(self) -> None:
         """Tell the peers that something is deferred: here there are none."""
+
+
+_unraised: set[Captures] = set()
+"""Those with an error that nobody has raised yet."""
+
+
+@atexit.register
+def _complain() -> None:
+    """Say what a program that ends has forgotten to raise."""
+    for captures in _unraised:
+        if captures.first is not None:
+            text = "a deferred error was never raised, for want of `finish`: %s"
+            log(ERROR, text, headline(captures.first))
 
 
 def name_of(fn: object) -> str:

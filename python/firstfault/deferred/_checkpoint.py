@@ -120,7 +120,10 @@ def _failed_anywhere(errs: Deferred) -> bool:
     failed = any_rank(failures > errs._known_failures, errs._group)
     errs._known_failures = failures
     if failed:
-        # This rank knows it already: it may not pass its next `should_stop`.
+        # This rank knows it already: it may not pass its next `should_stop`. All join
+        # here whose `Deferred` is older than the process group.
+        if errs._agreement is None:
+            errs._join()
         errs._announce()
     return failed
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import sys
+import os
 
 from firstfault.deferred import _record
 from firstfault.deferred._captures import Captures
+from firstfault.deferred._exchange import has_peers
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -45,6 +46,7 @@ class Deferred(Captures):
         self._is_stopped = False
         self._is_finished = False
         self._known_failures = 0
+        self._process = os.getpid()
         self._stopped_at: int | None = None
         self._join()
 
@@ -79,6 +81,7 @@ class Deferred(Captures):
         """End the agreement and the process group; raise if any rank deferred an error.
 
         Every rank calls it, after its last collective. Calling it again does nothing.
+        An error of a scope that comes after it is raised at once.
 
         Raises:
             DeferredErrors: A rank deferred an error.
@@ -88,6 +91,10 @@ class Deferred(Captures):
         _finish.finish(self)
 
     def __enter__(self) -> Deferred:
+        if self._is_finished:
+            raise RuntimeError(
+                "this Deferred is finished: each run needs one of its own"
+            )
         return self
 
     def __exit__(
@@ -105,10 +112,7 @@ class Deferred(Captures):
 
     def _join(self) -> bool:
         """Start to agree with the peers, if there are any by now."""
-        distributed: Any = sys.modules.get("torch.distributed")
-        if distributed is None or not distributed.is_initialized():
-            return False
-        if distributed.get_world_size(self._group) < 2:
+        if self._is_forked() or not has_peers(self._group):
             return False
         from firstfault.deferred._agreement import Agreement
 
@@ -116,6 +120,10 @@ class Deferred(Captures):
         if self._captured is not None:
             self._agreement.announce()
         return True
+
+    def _is_forked(self) -> bool:
+        """Return whether this process is a child, which is no rank of the group."""
+        return self._process != os.getpid()
 
     def _announce(self) -> None:
         if self._agreement is not None:

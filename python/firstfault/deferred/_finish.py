@@ -41,12 +41,15 @@ def finish(deferred: Deferred) -> None:
     except BaseException as error:
         emergency(deferred, error)
         raise
-    deferred._is_finished = True
-    late = deferred._captured
+    with deferred._changed:  # A thread's error is raised here or there.
+        deferred._is_finished = True
+        late = deferred._captured
+        deferred._is_over = late is None and not failures
+    deferred._taken()
     if late is not None and all(late.error is not e for e in failures.values()):
         # Of a thread, since the ranks have agreed: the peers can no longer be told.
         failures[own_rank()] = late.error
-    if not _within(deferred._deadline, _destroy):
+    if not deferred._is_forked() and not _within(deferred._deadline, _destroy):
         log(WARNING, "the process group was not destroyed within its deadline")
     if failures:
         raise _errors_of(failures, deferred)
@@ -65,9 +68,11 @@ def emergency(deferred: Deferred, error: BaseException) -> None:
     if deferred._is_finished:
         return
     deferred._is_finished = True
+    deferred._taken()
     captured = deferred._captured
     if captured is not None:
-        error.add_note(f"Before that, {_told(captured)}")
+        note = f"Before that, {_told(captured)}"
+        _suppressed("the note", lambda: error.add_note(note))
     if not _is_success(error):
         _suppressed("the record", lambda: _record(error))
     if deferred._hard_exit_after is not None:
@@ -76,7 +81,10 @@ def emergency(deferred: Deferred, error: BaseException) -> None:
     agreement = deferred._agreement
     if agreement is not None:
         _suppressed("the agreement", lambda: agreement.close(limit.left()))
-    if not _within(limit.left(), lambda: _suppressed("the process group", _abort)):
+    # A child's group is its parent's: both have the same connections.
+    if not deferred._is_forked() and not _within(
+        limit.left(), lambda: _suppressed("the process group", _abort)
+    ):
         log(WARNING, "the process group could not be aborted within the deadline")
     if captured is not None and _is_success(error):
         failures: dict[int, Exception] = {own_rank(): captured.error}
@@ -87,7 +95,7 @@ def _agree(deferred: Deferred) -> dict[int, Exception]:
     """Return the errors of all ranks, once every rank knows them."""
     deferred._await_watched(deferred._deadline)
     agreement, own = deferred._agreement, deferred._captured
-    if not has_peers(deferred._group):
+    if deferred._is_forked() or not has_peers(deferred._group):
         if agreement is not None:
             agreement.finished()
             agreement.close(deferred._deadline)

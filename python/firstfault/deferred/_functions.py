@@ -40,6 +40,7 @@ def raise_if_deferred_error() -> None:
     if first is None:
         return
     _captures = Captures()
+    captures._taken()
     if captures.suppressed:
         first.add_note(f"{captures.suppressed} more deferred errors are in the log")
     raise first

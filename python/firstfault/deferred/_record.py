@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any
 
+TYPE_BYTES = 256
 WHERE_BYTES = 256
 MESSAGE_BYTES = 1024
 TRACEBACK_BYTES = 4096
@@ -40,7 +41,7 @@ class Captured:
 
     def __init__(self, error: Exception, where: str, step: int | None) -> None:
         self.error = error
-        self.where = _one_line(where, WHERE_BYTES)
+        self.where = _one_line(text_of(where), WHERE_BYTES)
         self.step = step
         self.facts: dict[str, object] = {"where": self.where, "suppressed": 0}
         if step is not None:
@@ -53,7 +54,7 @@ class Captured:
         """
         stack = callstack(self.error, {})
         return {
-            "type": class_name(type(self.error)),
+            "type": cut(class_name(type(self.error)), TYPE_BYTES)[0],
             "message": cut(text_of(self.error), MESSAGE_BYTES)[0],
             "traceback": cut(stack, TRACEBACK_BYTES, head=0.25)[0],
             "where": self.where,
@@ -74,7 +75,7 @@ def log_first(captured: Captured) -> None:
 
 def log_later(error: BaseException, where: str, step: int | None, count: int) -> None:
     """Log an error that is dropped, because another one was deferred before it."""
-    at = deferred_at(_one_line(where, WHERE_BYTES), step)
+    at = deferred_at(_one_line(text_of(where), WHERE_BYTES), step)
     text = cut(headline(error), MESSAGE_BYTES)[0]
     log(ERROR, "%s: %s (number %d after the first)", at, text, count)
 

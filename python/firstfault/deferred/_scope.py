@@ -32,7 +32,6 @@ class Scope:
     __slots__ = (
         "_before",
         "_captures",
-        "_is_open",
         "_outer",
         "_saw",
         "_thread",
@@ -47,7 +46,6 @@ class Scope:
         self._thread = thread = get_ident()
         self._outer = open_scopes.get(thread)
         self._saw = False
-        self._is_open = True
         self._before: int | None = None
         open_scopes[thread] = self
         # Other threads' collectives count too: only where the trunk itself waits.
@@ -65,11 +63,10 @@ class Scope:
         e: BaseException | None,
         traceback: TracebackType | None,
     ) -> bool:
-        self._is_open = False
         if self._outer is None and open_scopes.get(self._thread) is self:
             del open_scopes[self._thread]
         else:
-            self._reopen_outer()
+            self._unlink()
         if e is None and not self._saw:
             before = self._before
             if before is None:
@@ -83,20 +80,23 @@ class Scope:
             return self._leave(None, True)
         return self._leave(e, self._saw or self._has_issued())
 
-    def _reopen_outer(self) -> None:
-        """Make the innermost scope that is still open the one of this thread.
+    def _unlink(self) -> None:
+        """Take this scope out of those that are open on its thread.
 
         Scopes of tasks on one thread do not end in the order in which they began.
         """
-        if open_scopes.get(self._thread) is not self:
+        inner = open_scopes.get(self._thread)
+        if inner is self:
+            if self._outer is None:
+                del open_scopes[self._thread]
+            else:
+                open_scopes[self._thread] = self._outer
             return
-        outer = self._outer
-        while outer is not None and not outer._is_open:
-            outer = outer._outer
-        if outer is None:
-            del open_scopes[self._thread]
-        else:
-            open_scopes[self._thread] = outer
+        while inner is not None:
+            if inner._outer is self:
+                inner._outer = self._outer
+                return
+            inner = inner._outer
 
     def _has_issued(self) -> bool:
         if self._before is None:
@@ -128,8 +128,7 @@ class Scope:
             return False
         if not may_defer(e, collective_issued=issued):
             return False
-        self._captures._keep(e, self._where)  # type: ignore[arg-type]
-        return True
+        return self._captures._keep(e, self._where)  # type: ignore[arg-type]
 
 
 def _is_loaded() -> bool:

@@ -7,6 +7,7 @@ would notice a lost rank too, and it is the agreement that is to notice it.
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import time
 from pathlib import Path
@@ -15,7 +16,7 @@ from typing import Any
 import pytest
 
 from firstfault.deferred import _watcher
-from firstfault.deferred._agreement import Agreement
+from firstfault.deferred._agreement import Agreement, _silent_store
 from firstfault.deferred._errors import AgreementError
 from firstfault.deferred._messages import Operation
 from process_groups import process_ids, run_ranks
@@ -214,3 +215,11 @@ def test_joining_does_not_wait_for_ever() -> None:
     [_, rank] = run_ranks(starts_without_a_store, 2, store="agent")
     assert rank.status == 0
     assert rank.value == "the store did not answer in 0.5 s"
+
+
+def test_too_many_ranks_for_the_open_files_are_named() -> None:
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    few, many = _silent_store(1, 2), _silent_store(1, limit)
+    assert few.reason == "the store did not answer in 1 s"
+    assert f"{limit} ranks have {3 * limit} connections" in many.reason
+    assert "ulimit -n" in many.reason

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import resource
 import sys
 import threading
 import time
@@ -24,6 +25,9 @@ if TYPE_CHECKING:
 
 DEADLINE = 30.0
 """Seconds in which ranks agree, or know that they cannot."""
+
+CONNECTIONS = 3
+"""Those of each rank to the store: torch's own, and two of the agreement."""
 
 CLOSING = 5.0
 """Seconds that leaving may take at the end of the interpreter."""
@@ -82,7 +86,7 @@ class Agreement:
         with self._changed:
             self._changed.wait_for(lambda: self._joined or self._outcome, deadline)
             if not self._joined:
-                self.settle(_silent_store(deadline))
+                self.settle(_silent_store(deadline, len(members)))
                 assert isinstance(self._outcome, Lost)
                 raise _error(self._outcome.ranks, self._outcome.reason)
         return self
@@ -272,8 +276,17 @@ def _place(group: ProcessGroup | None) -> tuple[Any, str, int, tuple[int, ...]] 
     return _get_default_store(), prefix, rank, members
 
 
-def _silent_store(deadline: float) -> Lost:
-    return Lost((), f"the store did not answer in {deadline:g} s")
+def _silent_store(deadline: float, joining: int = 0) -> Lost:
+    """Return that there is no answer, and why where so many ranks may be too many."""
+    text = f"the store did not answer in {deadline:g} s"
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    # The host of the store has a limit of its own, mostly the same.
+    if limit != resource.RLIM_INFINITY and joining * CONNECTIONS > limit:
+        text += (
+            f": {joining} ranks have {joining * CONNECTIONS} connections to it, and its "
+            f"host may have no more than {limit} files open (`ulimit -n` here)"
+        )
+    return Lost((), text)
 
 
 def _error(ranks: tuple[int, ...], reason: str) -> AgreementError:

@@ -283,8 +283,8 @@ def _silent_store(deadline: float, joining: int = 0) -> Lost:
     # The host of the store has a limit of its own, mostly the same.
     if limit != resource.RLIM_INFINITY and joining * CONNECTIONS > limit:
         text += (
-            f": {joining} ranks have {joining * CONNECTIONS} connections to it, and its "
-            f"host may have no more than {limit} files open (`ulimit -n` here)"
+            f": {joining} ranks have {joining * CONNECTIONS} connections to it, and "
+            f"its host may have no more than {limit} files open (`ulimit -n` here)"
         )
     return Lost((), text)
 

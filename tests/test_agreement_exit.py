@@ -38,8 +38,16 @@ def succeeds(close: bool) -> None:
         dist.destroy_process_group()
 
 
-@pytest.mark.parametrize("close", [True, False])
-@pytest.mark.parametrize("store", ["rank 0", "agent"])
+# An interpreter with torch takes its time to end: one of each kind is for every day.
+@pytest.mark.parametrize(
+    ("store", "close"),
+    [
+        ("rank 0", False),
+        ("agent", True),
+        pytest.param("rank 0", True, marks=pytest.mark.slow),
+        pytest.param("agent", False, marks=pytest.mark.slow),
+    ],
+)
 def test_a_job_succeeds(store: str, close: bool) -> None:
     ranks = run_ranks(succeeds, 3, close, store=store, finalize=True)
     assert [rank.status for rank in ranks] == [0, 0, 0], ranks

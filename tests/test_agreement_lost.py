@@ -169,7 +169,9 @@ def stops_the_host() -> Any:
     return *ended, time.monotonic() - started < 0.5 + SLACK
 
 
-@pytest.mark.parametrize("finalize", [False, True])
+@pytest.mark.parametrize(
+    "finalize", [False, pytest.param(True, marks=pytest.mark.slow)]
+)
 def test_the_host_of_the_store_is_stopped(finalize: bool) -> None:
     ranks = run_ranks(stops_the_host, 2, store="agent", finalize=finalize)
     assert [rank.status for rank in ranks] == [0, 0], ranks
@@ -190,7 +192,7 @@ def kills_the_host(host: str) -> Any:
     return ended
 
 
-@pytest.mark.parametrize("host", ["agent", "0"])
+@pytest.mark.parametrize("host", ["0", pytest.param("agent", marks=pytest.mark.slow)])
 def test_the_host_of_the_store_is_killed(host: str) -> None:
     store = "agent" if host == "agent" else "rank 0"
     ranks = run_ranks(kills_the_host, 3, host, store=store, finalize=True)

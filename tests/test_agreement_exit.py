@@ -94,6 +94,7 @@ def waits_in_the_store() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(3600)
 def test_a_wait_that_nobody_ends_aborts_a_rank() -> None:
     jobs = (run_ranks(waits_in_the_store, 3, finalize=True) for _ in range(20))
     assert any(rank.status == -6 for ranks in jobs for rank in ranks)

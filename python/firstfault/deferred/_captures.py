@@ -187,7 +187,7 @@ class Captures:
             if self._captured is None:
                 captured = _record.Captured(error, where, self._step)
                 self._captured = captured
-                _unraised.add(self)
+                _unraised[self] = None
             else:
                 self._suppressed += 1
                 self._captured.facts["suppressed"] = count = self._suppressed
@@ -201,23 +201,22 @@ class Captures:
 
     def _taken(self) -> None:
         """Note that what was deferred is being raised."""
-        _unraised.discard(self)
+        _unraised.pop(self, None)
 
     def _announce(self) -> None:
         """Tell the peers that something is deferred: here there are none."""
 
 
-_unraised: set[Captures] = set()
-"""Those with an error that nobody has raised yet."""
+_unraised: dict[Captures, None] = {}
+"""Those with an error that nobody has raised yet, in order."""
 
 
 @atexit.register
 def _complain() -> None:
     """Say what a program that ends has forgotten to raise."""
-    for captures in _unraised:
-        if captures.first is not None:
-            text = "a deferred error was never raised, for want of `finish`: %s"
-            log(ERROR, text, headline(captures.first))
+    for captures in tuple(_unraised)[:1]:
+        if captures._captured is not None:
+            _record.log_forgotten(captures._captured)
 
 
 def name_of(fn: object) -> str:

@@ -80,6 +80,12 @@ def log_later(error: BaseException, where: str, step: int | None, count: int) ->
     log(ERROR, "%s: %s (number %d after the first)", at, text, count)
 
 
+def log_forgotten(captured: Captured) -> None:
+    """Log that the program ends without having raised a deferred error."""
+    text = _one_line(headline(captured.error), MESSAGE_BYTES)
+    log(ERROR, "a deferred error was never raised, for want of `finish`: %s", text)
+
+
 def write(captured: Captured) -> None:
     """Write the record of a deferred error; called again, bring it up to date."""
     handler = sys.modules["firstfault"].get_error_handler()

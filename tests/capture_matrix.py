@@ -43,7 +43,8 @@ class Context:
     without: dict[str, str] = field(default_factory=dict)
     # Faults that are recorded as another here, and why.
     instead: dict[str, tuple[Fault, str]] = field(default_factory=dict)
-    # Where the other threads are when it happens is not the same in two runs.
+    # Else only the first lines of faulthandler's dump are the same in two runs: where
+    # other threads are is not.
     exact: bool = True
 
 
@@ -85,7 +86,8 @@ CONTEXTS = {
         SOME,
         place="handler_on_alternate_stack",
         stack=IN_MAIN,
-        # faulthandler's own stack has no guard: its overflow overwrites others'.
+        # faulthandler's own stack has no guard: its overflow overwrites what the heap
+        # has below it, and the dump without us shows wrong lines then.
         exact=False,
     ),
     "signal handler in Python": Context(
@@ -284,7 +286,7 @@ CONTEXTS = {
         instead=dict.fromkeys(
             ("abort", "C++ exception"),
             (
-                Fault("", SIGSEGV, "SI_KERNEL", "protection fault"),
+                Fault("", SIGSEGV, "SI_KERNEL", "abort() as process 1"),
                 "the kernel ignores what the first process sends to itself, so abort"
                 " ends it by a fault",
             ),

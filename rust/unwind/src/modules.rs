@@ -71,17 +71,16 @@ pub fn prepare() {
     }
     let now = version();
     if prepared().is_none_or(|prepared| prepared.version != now) {
-        let mut modules: Vec<Module<&'static [u8]>> = Vec::new();
+        let mut unwinder = Framehop::new();
+        let mut known = Vec::new();
         for_each_module(|information| {
-            modules.extend(module(information));
+            if let Some(module) = module(information) {
+                known.push(module.avma_range());
+                unwinder.add_module(module);
+            }
             true
         });
-        let mut unwinder = Framehop::new();
-        let mut known: Vec<_> = modules.iter().map(Module::avma_range).collect();
         known.sort_by_key(|range| range.start);
-        for module in modules {
-            unwinder.add_module(module);
-        }
         let restorer = sys::action(libc::SIGSEGV)
             .ok()
             .and_then(|action| action.sa_restorer)

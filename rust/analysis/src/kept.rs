@@ -2,11 +2,13 @@
 //! gigabytes, and what many ranks have in common once.
 
 use crate::classify::{self, Finding, Role};
+use crate::error::Error;
 use crate::failure::{Breadcrumb, Clock, Deferred, Failure, Frame, Host, Rank, Section, Survived};
+use crate::parse;
 use crate::scan::{FileRole, SlotKey};
 use crate::traceback::{self, FrameRef, is_library};
 use std::collections::HashMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// So many frames of a stack are kept, from the innermost on, and after them so many of the program's own.
@@ -66,6 +68,24 @@ pub(crate) struct KeptProcess {
 }
 
 impl Record {
+    /// Reads and judges the bytes of an error file.
+    pub(crate) fn read(
+        path: &Path,
+        slot: Option<SlotKey>,
+        role: FileRole,
+        bytes: &[u8],
+        shared: &Shared,
+    ) -> Result<Self, Error> {
+        let new = |failure| Self::new(path.to_owned(), slot.clone(), role, failure, shared);
+        // Most records have a traceback, and next to it the stacks of threads that did nothing.
+        let told = (role != FileRole::Terminated)
+            .then(|| parse::without_threads(bytes))
+            .flatten()
+            .map(new)
+            .filter(|record| !record.failure.frames.is_empty());
+        told.map_or_else(|| parse::error_file(path, bytes).map(new), Ok)
+    }
+
     /// Judges a failure, and keeps of it what a verdict looks at and a report may show.
     pub(crate) fn new(
         path: PathBuf,

@@ -421,15 +421,9 @@ fn file(
                     found.damage(path, slot, STRANGER.to_owned(), bytes);
                 }
             }
-            Ok(bytes) => match parse::error_file(path, bytes) {
-                Ok(failure) => {
-                    let record = Record::new(path.to_owned(), slot, role, failure, &common.kept);
-                    if role == FileRole::Terminated {
-                        found.terminated.push(record);
-                    } else {
-                        found.records.push(record);
-                    }
-                }
+            Ok(bytes) => match Record::read(path, slot.clone(), role, bytes, &common.kept) {
+                Ok(record) if role == FileRole::Terminated => found.terminated.push(record),
+                Ok(record) => found.records.push(record),
                 Err(error) => found.damage(path, slot, error.reason(), bytes),
             },
         }),

@@ -31,7 +31,9 @@ fn mistakes(cause: &RootCause, expected: &Value) -> Vec<String> {
             &expected["local_rank"],
         );
         let host = Some(cause.host.as_str()).filter(|host| !host.is_empty());
-        check("host", host.into(), &expected["node"]);
+        // Where records are lost, the launcher's name of the host may be another one.
+        let names = expected["node"].as_array().and_then(|names| names.first());
+        check("host", host.into(), names.unwrap_or(&expected["node"]));
     }
     let categories = expected["category"].as_array().expect("a list");
     if !categories.contains(&Value::from(cause.category.as_str())) {

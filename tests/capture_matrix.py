@@ -215,6 +215,11 @@ CONTEXTS = {
     "umask 0777": Context(SOME, steps=("umask:777",)),
     "no more memory to map": Context(TWO, steps=("limit_memory",)),
     "no more processes": Context(SOME, steps=("limit_processes",)),
+    # Of a signal that is sent the kernel then forgets by whom.
+    "no more pending signals": Context(
+        ("read of a null pointer", "illegal instruction"),
+        steps=("threads:2", "limit_signals"),
+    ),
     "not dumpable": Context(SOME, steps=("undumpable",)),
     "reading of memory refused": Context(
         ("read of a null pointer", "abort", "illegal instruction"),

@@ -125,6 +125,25 @@ def test_an_exception_where_the_answer_is_slow(directory: Path) -> None:
     assert read_record(kept / "errors/error.json")["firstfault"]["final"] is True
 
 
+def test_an_exception_whose_program_does_not_answer(directory: Path) -> None:
+    """Its source lines are not to be had; all the rest is recorded."""
+    local = directory.parent / "local.json"
+    ended, _ = SILENT.crash(
+        directory,
+        f"raise_from:{directory}",
+        under="firstfault",
+        env={"TORCHELASTIC_ERROR_FILE": str(local)},
+        after=RESUME,
+    )
+    assert ended.status == 1
+    record = read_record(local)
+    assert record["message"]["message"] == "ValueError: out of reach"
+    assert record["firstfault"]["final"] is True
+    stack = record["message"]["extraInfo"]["py_callstack"]
+    assert f'File "{directory}/far.py", line 2, in fail' in stack
+    assert "raise ValueError" not in stack
+
+
 def test_a_failure_after_one_that_found_no_answer(directory: Path) -> None:
     """The first one's thread still waits; nobody waits for it again."""
     steps = ["stop:FILE_SERVER", "record_error:first", "raise_error:second"]

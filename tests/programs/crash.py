@@ -460,6 +460,19 @@ class Steps:
         raise ValueError(text)
 
     @staticmethod
+    def raise_from(directory: str) -> None:
+        """Raise in a module there, which does not answer any more by then."""
+        (Path(directory) / "far.py").write_text(
+            "def fail(text):\n    raise ValueError(text)\n"
+        )
+        sys.path.insert(0, directory)
+        far = importlib.import_module("far")
+        # The interpreter would read the module too, to show its own traceback.
+        sys.excepthook = lambda *_: None
+        Steps.stop("FILE_SERVER")
+        far.fail("out of reach")
+
+    @staticmethod
     def record_error(text: str) -> None:
         """Record an exception by hand, and go on."""
         from firstfault import get_error_handler

@@ -85,6 +85,19 @@ def library_function(name: str) -> Any:
     return getattr(held if whose == "held" else released, rest)
 
 
+def forget_pages(path: str) -> None:
+    """Have the kernel drop what it holds of a mapped file, but for what was written."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    for line in Path("/proc/self/maps").read_text().splitlines():
+        span, modes, *_, name = line.split(maxsplit=5)
+        if name == path and "w" not in modes:
+            start, end = (int(address, 16) for address in span.split("-"))
+            advice = ctypes.c_void_p(start), ctypes.c_size_t(end - start), 4
+            assert libc.madvise(*advice) == 0, ctypes.get_errno()  # MADV_DONTNEED
+    with open(path, "rb") as file:
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+
 def waiting(started: threading.Semaphore, never: threading.Event) -> None:
     started.release()
     never.wait()
@@ -162,6 +175,22 @@ class Steps:
     @staticmethod
     def deep(depth: str, fault: str) -> None:
         released.stack_deep(int(depth), library_function(fault))
+
+    @staticmethod
+    def load_far(path: str) -> None:
+        """Load the library from another file."""
+        ctypes.CDLL(shutil.copy(LIBRARY, path))
+
+    @staticmethod
+    def through_far(path: str, fault: str) -> None:
+        """Go through that file, which does not answer any more, nor is in memory."""
+
+        def near() -> None:
+            forget_pages(path)
+            Steps.stop("FILE_SERVER")
+            library_function(fault)()
+
+        ctypes.CDLL(path).stack_outer(ctypes.CFUNCTYPE(None)(near))
 
     @staticmethod
     def native_through(fault: str) -> None:

@@ -154,15 +154,17 @@ def test_a_crash_in_a_sub_interpreter(run: Run) -> None:
     program = (
         FAILING
         + """
-try:
+import sys
+if sys.version_info >= (3, 13):
     import _interpreters as interpreters
-except ImportError:
+    inner = interpreters.create("legacy")
+else:
     import _xxsubinterpreters as interpreters
+    inner = interpreters.create(isolated=False)
 
 def deep():
     crash = "import ctypes\\ndef inner():\\n    ctypes.string_at(0)\\ninner()"
-    run = getattr(interpreters, "run_string", None) or interpreters.exec
-    run(interpreters.create(), crash)
+    interpreters.run_string(inner, crash)
 
 @record
 def main():

@@ -78,12 +78,20 @@ impl Record {
     ) -> Result<Self, Error> {
         let new = |failure| Self::new(path.to_owned(), slot.clone(), role, failure, shared);
         // Most records have a traceback, and next to it the stacks of threads that did nothing.
-        let told = (role != FileRole::Terminated)
-            .then(|| parse::without_threads(bytes))
-            .flatten()
-            .map(new)
-            .filter(|record| !record.failure.frames.is_empty());
-        told.map_or_else(|| parse::error_file(path, bytes).map(new), Ok)
+        let told = || {
+            if role == FileRole::Terminated {
+                return None;
+            }
+            let mut gist = parse::gist(bytes)?;
+            let mut record = new(std::mem::take(&mut gist.failure));
+            if let Some(section) = &mut record.failure.section
+                && !section.is_vain(&record.failure.finding)
+            {
+                section.breadcrumbs = latest(gist.breadcrumbs()?);
+            }
+            Some(record).filter(|record| !record.failure.frames.is_empty())
+        };
+        told().map_or_else(|| parse::error_file(path, bytes).map(new), Ok)
     }
 
     /// Judges a failure, and keeps of it what a verdict looks at and a report may show.
@@ -109,13 +117,12 @@ impl Record {
             };
             (finding, shared.stack(&telling(frames)), native_place)
         };
-        // What a rank had done that then only lost a peer says nothing of the cause.
-        let is_consequence = finding.rule.role == Role::Collateral;
-        let section = failure.section.map(|mut section| {
-            if is_consequence && section.is_final {
-                section.breadcrumbs.clear();
+        let section = failure.section.map(|section| {
+            let mut section = Box::new(KeptSection::new(*section, shared));
+            if section.is_vain(&finding) {
+                section.breadcrumbs = Vec::new();
             }
-            Box::new(KeptSection::new(*section, shared))
+            section
         });
         Self {
             path,
@@ -142,9 +149,6 @@ impl Record {
 
 impl KeptSection {
     fn new(section: Section, shared: &Shared) -> Self {
-        let mut breadcrumbs = section.breadcrumbs;
-        breadcrumbs.drain(..breadcrumbs.len().saturating_sub(MAX_BREADCRUMBS));
-        breadcrumbs.shrink_to_fit();
         let mut deferred_before = section.preceded_by;
         deferred_before.retain(|earlier| earlier.deferred.is_some());
         Self {
@@ -158,11 +162,22 @@ impl KeptSection {
             },
             rank: section.rank,
             step: section.step,
-            breadcrumbs,
+            breadcrumbs: latest(section.breadcrumbs),
             deferred: section.deferred.map(Box::new),
             deferred_before,
         }
     }
+
+    /// Whether its breadcrumbs say nothing: what a rank had done that then only lost a peer tells no cause.
+    fn is_vain(&self, finding: &Finding) -> bool {
+        finding.rule.role == Role::Collateral && self.is_final
+    }
+}
+
+fn latest(mut breadcrumbs: Vec<Breadcrumb>) -> Vec<Breadcrumb> {
+    breadcrumbs.drain(..breadcrumbs.len().saturating_sub(MAX_BREADCRUMBS));
+    breadcrumbs.shrink_to_fit();
+    breadcrumbs
 }
 
 /// Returns the frames of a stack that a report shows or that tell one stack from another.

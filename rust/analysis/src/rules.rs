@@ -144,6 +144,8 @@ pub struct Rules {
     literals: AhoCorasick,
     /// Which rule each literal belongs to.
     owners: Vec<usize>,
+    /// The rules that have types alone.
+    typed: Vec<usize>,
     /// The literals of the rules about hosts, which whole logs are searched for.
     host_literals: AhoCorasick,
     /// The same and what else tells of a failure, once a log is too long to be read whole.
@@ -203,6 +205,9 @@ impl Rules {
             literals: automaton(&literals)?,
             host_literals: automaton(&host_literals)?,
             telling: OnceLock::new(),
+            typed: (0..rules.len())
+                .filter(|&index| rules[index].text.is_empty() && !rules[index].types.is_empty())
+                .collect(),
             rules,
             owners,
         })
@@ -259,18 +264,13 @@ impl Rules {
 
     /// Returns the first rule one of whose literals is in a text, or that has types alone, and that matches.
     fn first(&self, text: &str, matches: impl Fn(&Rule) -> bool) -> Option<&Rule> {
-        let mut hits = vec![false; self.rules.len()];
-        for found in self.literals.find_overlapping_iter(text) {
-            hits[self.owners[found.pattern().as_usize()]] = true;
-        }
-        self.rules.iter().zip(hits).find_map(|(rule, hit)| {
-            let eligible = if rule.text.is_empty() {
-                !rule.types.is_empty()
-            } else {
-                hit
-            };
-            (eligible && matches(rule)).then_some(rule)
-        })
+        let found = self.literals.find_overlapping_iter(text);
+        let found = found.map(|found| self.owners[found.pattern().as_usize()]);
+        let mut eligible: Vec<usize> = found.chain(self.typed.iter().copied()).collect();
+        eligible.sort_unstable();
+        eligible.dedup();
+        let mut eligible = eligible.into_iter().map(|index| &self.rules[index]);
+        eligible.find(|rule| matches(rule))
     }
 
     /// Returns the rule of an exit status: minus a signal's number, or an exit code.

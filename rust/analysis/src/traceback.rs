@@ -1,10 +1,12 @@
 //! Reads Python tracebacks and faulthandler's dumps out of text: which exceptions, deepest first, and in which functions.
 
+mod beginning;
+
+pub(crate) use beginning::Beginning;
+
 use crate::failure::Frame;
 use memchr::{memchr, memchr_iter, memmem};
 use std::borrow::Cow;
-use std::cell::RefCell;
-use std::ops::Range;
 use std::sync::LazyLock;
 
 /// One exception of a chain, as a traceback prints it.
@@ -54,9 +56,6 @@ impl FrameRef<'_> {
 
 const START: &str = "Traceback (most recent call last):";
 const CAUSE: &str = "The above exception was the direct cause of the following exception:";
-
-/// The beginning of a longer traceback is not kept for the next, in bytes.
-const MAX_BEGINNING: usize = 64 << 10;
 
 const CONTEXT: &str = "During handling of the above exception, another exception occurred:";
 
@@ -132,12 +131,12 @@ fn ungroup(line: &str) -> &str {
 /// ([`strip_prefixes`]).
 pub fn chain(text: &str) -> Vec<Raised<'_>> {
     let mut reader = Reader::default();
-    let begun = Beginning::with(text, |beginning| {
+    let begun = Beginning::with_text(text, |beginning| {
         reader.current = Some(Raised {
             frames: beginning.frames_in(text),
             ..Raised::default()
         });
-        beginning.text.len()
+        beginning.text().len()
     });
     let begun = begun.unwrap_or(0);
     for (start, line) in lines(&text[begun..]) {
@@ -145,62 +144,6 @@ pub fn chain(text: &str) -> Vec<Raised<'_>> {
     }
     reader.finish(text);
     reader.chain
-}
-
-/// A traceback up to its message, and where in it the parts of its frames stand.
-///
-/// Most ranks of a job fail in one place, and differ in their messages: each thread keeps the last one that it read.
-#[derive(Default)]
-struct Beginning {
-    text: String,
-    frames: Vec<(Range<usize>, u32, Range<usize>)>,
-}
-
-impl Beginning {
-    /// Calls `then` with the beginning of a text; not where that is no traceback.
-    fn with<T>(text: &str, then: impl FnOnce(&Self) -> T) -> Option<T> {
-        thread_local! {
-            static LAST: RefCell<Beginning> = RefCell::default();
-        }
-        if !text.starts_with(START) {
-            return None;
-        }
-        LAST.with_borrow_mut(|last| {
-            if last.text.is_empty() || !text.starts_with(&last.text) {
-                *last = Self::of(text).filter(|new| new.text.len() <= MAX_BEGINNING)?;
-            }
-            Some(then(last))
-        })
-    }
-
-    fn of(text: &str) -> Option<Self> {
-        let mut frames = Vec::new();
-        let within = |part: &str| {
-            let start = part.as_ptr().addr() - text.as_ptr().addr();
-            start..start + part.len()
-        };
-        for (start, line) in lines(text).skip(1) {
-            if !line.starts_with("  ") {
-                let text = text[..start].to_owned();
-                return Some(Self { text, frames });
-            }
-            let found = line.get(2..).and_then(|rest| frame(rest, ", in "));
-            frames.extend(found.map(|frame| {
-                let (file, function) = (within(frame.file), within(frame.function));
-                (file, frame.line, function)
-            }));
-        }
-        None
-    }
-
-    fn frames_in<'a>(&self, text: &'a str) -> Vec<FrameRef<'a>> {
-        let frames = self.frames.iter().map(|(file, line, function)| FrameRef {
-            file: &text[file.clone()],
-            line: *line,
-            function: &text[function.clone()],
-        });
-        frames.collect()
-    }
 }
 
 #[derive(Default)]

@@ -5,15 +5,17 @@ use crate::decide::count;
 use crate::exits::Exit;
 use crate::failure::{Deferred, Rank};
 use crate::hosts::HostFact;
-use crate::kept::{KeptSection, Record};
+use crate::kept::{KeptSection, Record, Shared};
 use crate::logs::Signalled;
 use crate::numbers::{Numbers, loose_ranks};
 use crate::recorder::Dump;
 use crate::records::{choose, drop_copies};
 use crate::scan::{Boxed, Evidence, FileRole, RunPath, Slot, run_id};
 use crate::schema::DamagedFile;
+use crate::words::Words;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// A job's evidence, by attempt and rank.
 #[derive(Debug, Default)]
@@ -41,6 +43,7 @@ pub(crate) struct Job {
     pub(crate) dumps: Vec<Dump>,
     pub(crate) damaged: Vec<DamagedFile>,
     pub(crate) notes: Vec<String>,
+    pub(crate) shared: Arc<Shared>,
 }
 
 /// What one launcher's ranks have in common: its run directory, or the name of its host.
@@ -82,19 +85,16 @@ pub(crate) struct RankEvidence {
     pub(crate) status: Option<Status>,
     /// Its black box; of several the latest.
     pub(crate) black_box: Option<Boxed>,
-    /// The end of its stderr, where it left no record.
-    pub(crate) output: String,
+    /// What the end of its stderr tells, where it left no record.
+    pub(crate) words: Option<Box<Words>>,
     pub(crate) output_path: Option<PathBuf>,
-    pub(crate) output_whole: bool,
-    /// The number of each line of `output` in its file, from 1, where it is a part of it.
-    pub(crate) output_lines: Vec<usize>,
-    /// Whether others' lines are among those of `output`.
+    /// Whether others' lines are among those of its output.
     pub(crate) output_shared: bool,
     /// Whether its stderr shows a traceback that torch's hook for uncaught exceptions printed.
     pub(crate) uncaught: bool,
-    /// Whether `output` is what its launcher's summary shows of it.
+    /// Whether its words are what its launcher's summary shows of it.
     pub(crate) by_summary: bool,
-    /// Whether the program's own logger labelled `output`, which may show what was caught.
+    /// Whether the program's own logger labelled its output, which may show what was caught.
     pub(crate) by_logger: bool,
     pub(crate) damaged: Option<String>,
     /// Whether its number follows from nothing but the order of the directories.
@@ -145,10 +145,8 @@ impl RankEvidence {
             terminated: None,
             status: None,
             black_box: None,
-            output: String::new(),
+            words: None,
             output_path: None,
-            output_whole: false,
-            output_lines: Vec::new(),
             output_shared: false,
             uncaught: false,
             by_summary: false,
@@ -183,6 +181,7 @@ impl RankEvidence {
 pub(crate) fn assemble(mut evidence: Evidence, options: &Options) -> Job {
     let mut job = Job {
         notes: std::mem::take(&mut evidence.notes),
+        shared: std::mem::take(&mut evidence.shared),
         ..Job::default()
     };
     one_run(&mut evidence, &mut job);
@@ -485,9 +484,7 @@ impl Job {
         };
         let host = HostKey::Run(slot.key.run.clone());
         let evidence = self.rank(slot.key.attempt, rank, Some(slot.key.local_rank), host);
-        evidence.output = slot.output;
-        evidence.output_whole = slot.output_whole;
-        evidence.output_lines = slot.output_lines;
+        evidence.words = slot.words;
         evidence.uncaught = slot.uncaught;
         evidence.output_path = slot.stderr;
         evidence.assumed |= numbers.is_assumed(&slot.key.run, slot.key.attempt);

@@ -181,7 +181,7 @@ fn latest(mut breadcrumbs: Vec<Breadcrumb>) -> Vec<Breadcrumb> {
 }
 
 /// Returns the frames of a stack that a report shows or that tell one stack from another.
-fn telling(mut frames: Vec<FrameRef<'_>>) -> Vec<FrameRef<'_>> {
+pub(crate) fn telling(mut frames: Vec<FrameRef<'_>>) -> Vec<FrameRef<'_>> {
     let outer = frames.split_off(frames.len().min(MAX_FRAMES));
     let own = outer.into_iter().filter(|frame| !is_library(frame.file));
     frames.extend(own.take(MAX_OWN_FRAMES));
@@ -197,7 +197,7 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    fn stack(&self, frames: &[FrameRef<'_>]) -> Arc<[Frame]> {
+    pub(crate) fn stack(&self, frames: &[FrameRef<'_>]) -> Arc<[Frame]> {
         let key = frames.iter().fold(0_u64, |key, frame| {
             key.wrapping_mul(31).wrapping_add(u64::from(frame.line))
         });

@@ -5,7 +5,7 @@ mod beginning;
 pub(crate) use beginning::Beginning;
 
 use crate::failure::Frame;
-use memchr::{memchr, memchr_iter, memmem};
+use memchr::{memchr, memchr_iter, memmem, memrchr};
 use std::borrow::Cow;
 use std::sync::LazyLock;
 
@@ -112,8 +112,20 @@ pub(crate) fn has_several(text: &str) -> bool {
 
 /// Returns the rank that torch's `sys.excepthook` printed before a line: `[rank3]: `.
 pub fn printed_rank(text: &str) -> Option<u32> {
-    text.lines()
-        .find_map(|line| line.strip_prefix("[rank")?.split_once("]:")?.0.parse().ok())
+    lines_after_label(text).find_map(|(rank, _)| rank.parse().ok())
+}
+
+/// Yields what stands in the labels `[rank…]:` before lines, and what follows them.
+pub(crate) fn lines_after_label(text: &str) -> impl Iterator<Item = (&str, &str)> {
+    const LABEL: &str = "[rank";
+    let lines = beginning_with(text, LABEL).filter_map(|at| text[at..].lines().next());
+    lines.filter_map(|line| line[LABEL.len()..].split_once("]:"))
+}
+
+/// Yields where lines begin with some words.
+fn beginning_with<'t>(text: &'t str, words: &'t str) -> impl Iterator<Item = usize> + 't {
+    let starts = |&at: &usize| at == 0 || text.as_bytes()[at - 1] == b'\n';
+    memmem::find_iter(text.as_bytes(), words).filter(starts)
 }
 
 fn ungroup(line: &str) -> &str {
@@ -130,6 +142,9 @@ fn ungroup(line: &str) -> &str {
 /// count as deeper than what carries them. Empty where there is no traceback. The text is to be without prefixes
 /// ([`strip_prefixes`]).
 pub fn chain(text: &str) -> Vec<Raised<'_>> {
+    let Some(text) = from_first(text) else {
+        return Vec::new();
+    };
     let mut reader = Reader::default();
     let begun = Beginning::with_text(text, |beginning| {
         reader.current = Some(Raised {
@@ -286,8 +301,32 @@ pub(crate) fn repeated(text: &str) -> impl Iterator<Item = u32> {
 
 /// Returns whether a traceback begins anywhere in a text.
 pub(crate) fn has_start(text: &str) -> bool {
+    first_start(text).is_some()
+}
+
+fn first_start(text: &str) -> Option<usize> {
     static STARTS: LazyLock<memmem::Finder<'_>> = LazyLock::new(|| memmem::Finder::new(START));
-    STARTS.find(text.as_bytes()).is_some()
+    STARTS.find(text.as_bytes())
+}
+
+/// Returns a text from its first traceback on, with the line before it that says whether the interpreter ignored it.
+pub(crate) fn from_first(text: &str) -> Option<&str> {
+    let bytes = text.as_bytes();
+    let line_of = |at: usize| memrchr(b'\n', &bytes[..at]).map_or(0, |newline| newline + 1);
+    let mut start = line_of(first_start(text)?);
+    while start > 0 {
+        start = line_of(start - 1);
+        let line = &text[start..];
+        let is_between = line.starts_with(' ')
+            || line
+                .lines()
+                .next()
+                .is_none_or(|line| line.trim().is_empty());
+        if !is_between {
+            break;
+        }
+    }
+    Some(&text[start..])
 }
 
 pub(crate) fn is_start(trimmed: &str) -> bool {
@@ -397,7 +436,8 @@ pub fn fatal(text: &str) -> Option<Fatal<'_>> {
 /// Source: libstdc++, libsupc++/vterminate.cc
 pub fn terminate(text: &str) -> Option<(&str, &str)> {
     const CALL: &str = "terminate called after throwing an instance of '";
-    let start = text.rfind(CALL)? + CALL.len();
+    // Forwards, as above.
+    let start = memmem::find_iter(text.as_bytes(), CALL).last()? + CALL.len();
     let (type_name, rest) = text[start..].split_once('\'')?;
     let what = rest
         .trim_start()
@@ -405,6 +445,14 @@ pub fn terminate(text: &str) -> Option<(&str, &str)> {
         .unwrap_or("")
         .trim_start();
     Some((type_name, what.lines().next().unwrap_or("").trim_end()))
+}
+
+/// Returns where the first line begins that faulthandler or `std::terminate` announces a crash by.
+pub(crate) fn first_crash_line(text: &str) -> Option<usize> {
+    let both = ["Fatal Python error: ", "terminate called after"];
+    both.into_iter()
+        .filter_map(|words| beginning_with(text, words).next())
+        .min()
 }
 
 /// Returns where a stack stands, for people: the innermost function, and the innermost one of the program itself.

@@ -272,7 +272,7 @@ fn example(outcome: &Outcome<'_>) -> Example {
     Example {
         rank: Some(outcome.evidence.rank),
         message: begin(message, 4096).to_owned(),
-        location: outcome.location(&frames),
+        location: outcome.location(frames),
         frames: frames
             .iter()
             .take(16)

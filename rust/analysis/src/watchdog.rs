@@ -17,7 +17,7 @@ use std::sync::LazyLock;
 
 /// Where a rank stood in one group.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
-struct Place {
+pub(crate) struct Place {
     /// The collective that it waited in until it timed out: its number, operation and size.
     waits: Option<(u64, String, u64)>,
     /// The last that it entered.
@@ -35,7 +35,7 @@ impl Place {
 const EQUAL: &[&str] = &["ALLREDUCE", "BROADCAST", "REDUCE", "ALLREDUCE_COALESCED"];
 
 /// Returns where a rank stood in each group, by the group's name.
-fn places(text: &str) -> BTreeMap<String, Place> {
+pub(crate) fn places(text: &str) -> BTreeMap<String, Place> {
     static GROUP: LazyLock<Regex> = LazyLock::new(|| {
         Regex::new(r"\[PG (?:ID )?(\d+)(?: PG GUID ([^ (\]]+))?[^\]]* Rank \d+\]")
             .expect("a constant")
@@ -77,8 +77,10 @@ impl Attempt<'_> {
     pub(crate) fn by_watchdogs(&self) -> Option<Decision> {
         let mut groups: BTreeMap<String, BTreeMap<u32, Place>> = BTreeMap::new();
         for (&rank, outcome) in &self.outcomes {
-            for (group, place) in places(&outcome.evidence.output) {
-                groups.entry(group).or_default().insert(rank, place);
+            let words = outcome.evidence.words.iter();
+            for (group, place) in words.flat_map(|words| &words.places) {
+                let places = groups.entry(group.clone()).or_default();
+                places.insert(rank, place.clone());
             }
         }
         // The group that most ranks waited in is the one in which the job stopped.

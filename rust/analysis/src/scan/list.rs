@@ -1,12 +1,12 @@
 //! Lists directories: four system calls each, and no allocation but for the names.
 
-use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, RawDir, openat, statat};
+use super::read::Location;
+use rustix::fs::{AtFlags, FileType, OFlags, RawDir, statat};
 use std::cell::RefCell;
 use std::ffi::{CStr, OsStr};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
 
 /// Room for some hundred entries at a time; a name has at most 255 bytes.
 const BUFFER: usize = 32 << 10;
@@ -31,12 +31,12 @@ impl Entry {
 /// Returns a directory, open, and what is in it, in no order.
 ///
 /// What cannot be read any further ends the list; a path that is no directory, or may not be listed, is an error.
-pub(super) fn list(path: &Path) -> io::Result<(OwnedFd, Vec<Entry>)> {
+pub(super) fn list(location: Location<'_>) -> io::Result<(OwnedFd, Vec<Entry>)> {
     thread_local! {
         static ROOM: RefCell<Vec<u8>> = RefCell::new(Vec::with_capacity(BUFFER));
     }
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::NONBLOCK;
-    let directory = openat(CWD, path, flags, Mode::empty())?;
+    let directory = location.open_as(flags)?;
     let mut entries = Vec::new();
     ROOM.with_borrow_mut(|room| {
         let mut listing = RawDir::new(&directory, room.spare_capacity_mut());

@@ -29,6 +29,7 @@ pub mod traceback;
 pub mod verdict;
 
 mod assemble;
+mod by_rank;
 mod console;
 mod decide;
 mod descendants;

@@ -11,6 +11,7 @@ use crate::decide::{Attempt, Decision, Subject, count};
 use crate::groups::ranges;
 use crate::outcome::End;
 use crate::schema::Confidence;
+use memchr::{memmem, memrchr};
 use regex::Regex;
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
@@ -47,7 +48,15 @@ pub(crate) fn places(text: &str) -> BTreeMap<String, Place> {
     static ENQUEUED: LazyLock<Regex> =
         LazyLock::new(|| Regex::new(r"last enqueued (?:NCCL )?work: (\d+)").expect("a constant"));
     let mut found: BTreeMap<String, Place> = BTreeMap::new();
-    for line in text.lines() {
+    let bytes = text.as_bytes();
+    let mut told: Vec<usize> = ["Watchdog caught", "last enqueued"]
+        .iter()
+        .flat_map(|words| memmem::find_iter(bytes, words))
+        .map(|at| memrchr(b'\n', &bytes[..at]).map_or(0, |newline| newline + 1))
+        .collect();
+    told.sort_unstable();
+    told.dedup();
+    for line in told.into_iter().filter_map(|at| text[at..].lines().next()) {
         let (waits, enqueued) = (WAITS.captures(line), ENQUEUED.captures(line));
         if waits.is_none() && enqueued.is_none() {
             continue;
@@ -76,7 +85,7 @@ impl Attempt<'_> {
     /// Returns what the watchdogs' words tell where no rank failed by itself.
     pub(crate) fn by_watchdogs(&self) -> Option<Decision> {
         let mut groups: BTreeMap<String, BTreeMap<u32, Place>> = BTreeMap::new();
-        for (&rank, outcome) in &self.outcomes {
+        for (&rank, outcome) in self.outcomes.iter() {
             let words = outcome.evidence.words.iter();
             for (group, place) in words.flat_map(|words| &words.places) {
                 let places = groups.entry(group.clone()).or_default();

@@ -1,6 +1,6 @@
 //! Walks directories, and gives each file to who reads it.
 
-use super::list::{self, Entry};
+use super::list::{self, Entry, Listing};
 use super::names::{self, FileRole, RunPath};
 use super::read::{self, Location};
 use super::{Common, Evidence, MAX_DEPTH, STRANGER, Slot, SlotKey, boxes, output};
@@ -73,12 +73,13 @@ pub(super) fn named(path: &Path, common: &Common) -> Evidence {
 
 fn directory(
     path: &Path,
-    (open, entries): (OwnedFd, Vec<Entry>),
+    listing: Listing,
     place: &Place,
     depth: usize,
     common: &Common,
     found: &mut Evidence,
 ) {
+    let (open, entries) = (&listing.directory, &listing.entries);
     let own = output::Own::of(found);
     if let Some(key) = &place.slot {
         let stderr = entries.iter().find(|entry| entry.name() == "stderr.log");
@@ -90,11 +91,11 @@ fn directory(
     let one = |entry: &Entry, found: &mut Evidence| {
         let name = entry.name();
         if entry.kind != FileType::Directory {
-            listed_file(path, &open, entry, place, common, found);
+            listed_file(path, open, entry, place, common, found);
         } else if depth < MAX_DEPTH {
             let path = path.join(name);
             // The kernel finds a name in an open directory sooner than a path.
-            match list::list(Location::within(&open, name, &path)) {
+            match list::list(Location::within(open, name, &path)) {
                 Ok(listed) => {
                     let place = place.child(name);
                     directory(&path, listed, &place, depth + 1, common, found);
@@ -122,7 +123,7 @@ fn directory(
             let parts = entries.par_iter().fold(Evidence::default, more);
             parts.reduce(Evidence::default, merge)
         };
-        found.absorb(common.pace.run(&open, &entries, below));
+        found.absorb(common.pace.run(&listing, below));
     }
     if place.slot.is_some() {
         output::read(found, own, &common.kept);

@@ -1,8 +1,13 @@
 //! Reads Python tracebacks and faulthandler's dumps out of text: which exceptions, deepest first, and in which functions.
 
 mod beginning;
+mod crash;
+mod place;
 
 pub(crate) use beginning::Beginning;
+pub(crate) use crash::first_crash_line;
+pub use crash::{Fatal, fatal, terminate};
+pub use place::{is_library, location, short};
 
 use crate::failure::Frame;
 use memchr::{memchr, memchr_iter, memmem, memrchr};
@@ -384,116 +389,6 @@ pub fn split(headline: &str) -> (&str, &str) {
         return ("", headline);
     }
     (class.rsplit('.').next().unwrap_or(class), message)
-}
-
-/// What faulthandler printed about a crash.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Fatal<'a> {
-    /// What it called it, as `Segmentation fault`.
-    pub title: &'a str,
-    /// The frames of the thread that crashed, innermost first; of the first thread shown where that one had none.
-    pub frames: Vec<FrameRef<'a>>,
-}
-
-/// Returns the last crash that faulthandler dumped into a text.
-///
-/// Source: Python/pylifecycle.c, Python/traceback.c
-pub fn fatal(text: &str) -> Option<Fatal<'_>> {
-    static FATAL: LazyLock<memmem::Finder<'_>> =
-        LazyLock::new(|| memmem::Finder::new("Fatal Python error: "));
-    // Forwards, which is many times as fast as backwards: most texts have none.
-    let start = FATAL.find_iter(text.as_bytes()).last()?;
-    let mut lines = text[start..].lines();
-    let title = lines
-        .next()?
-        .trim_start_matches("Fatal Python error: ")
-        .trim();
-    let mut current = Vec::new();
-    let mut first = Vec::new();
-    let mut threads = 0;
-    let mut in_current = false;
-    for line in lines {
-        let trimmed = line.trim();
-        if trimmed.ends_with("(most recent call first):") {
-            threads += 1;
-            in_current = trimmed.starts_with("Current thread");
-        } else if let Some(frame) = frame(trimmed, " in ") {
-            if in_current {
-                current.push(frame);
-            } else if threads == 1 {
-                first.push(frame);
-            }
-        }
-    }
-    Some(Fatal {
-        title,
-        frames: if current.is_empty() { first } else { current },
-    })
-}
-
-/// Returns the C++ exception that `std::terminate` reported in a text, as its type and `what()`.
-///
-/// Source: libstdc++, libsupc++/vterminate.cc
-pub fn terminate(text: &str) -> Option<(&str, &str)> {
-    const CALL: &str = "terminate called after throwing an instance of '";
-    // Forwards, as above.
-    let start = memmem::find_iter(text.as_bytes(), CALL).last()? + CALL.len();
-    let (type_name, rest) = text[start..].split_once('\'')?;
-    let what = rest
-        .trim_start()
-        .strip_prefix("what():")
-        .unwrap_or("")
-        .trim_start();
-    Some((type_name, what.lines().next().unwrap_or("").trim_end()))
-}
-
-/// Returns where the first line begins that faulthandler or `std::terminate` announces a crash by.
-pub(crate) fn first_crash_line(text: &str) -> Option<usize> {
-    let both = ["Fatal Python error: ", "terminate called after"];
-    both.into_iter()
-        .filter_map(|words| beginning_with(text, words).next())
-        .min()
-}
-
-/// Returns where a stack stands, for people: the innermost function, and the innermost one of the program itself.
-///
-/// As `in string_at (ctypes/__init__.py:519), called from train_step (worker.py:41)`. Empty without frames.
-pub fn location<'a>(frames: impl Iterator<Item = FrameRef<'a>> + Clone) -> String {
-    let Some(inner) = frames.clone().next() else {
-        return String::new();
-    };
-    let place =
-        |frame: FrameRef<'_>| format!("{} ({}:{})", frame.function, short(frame.file), frame.line);
-    match frames.clone().find(|frame| !is_library(frame.file)) {
-        Some(own) if own != inner => format!("in {}, called from {}", place(inner), place(own)),
-        _ => format!("in {}", place(inner)),
-    }
-}
-
-/// Returns whether a source file belongs to Python or an installed package, not to the program.
-pub fn is_library(file: &str) -> bool {
-    static PACKAGES: LazyLock<memmem::Finder<'_>> =
-        LazyLock::new(|| memmem::Finder::new("-packages/"));
-    static PYTHON: LazyLock<memmem::Finder<'_>> =
-        LazyLock::new(|| memmem::Finder::new("/lib/python3"));
-    let bytes = file.as_bytes();
-    if PACKAGES.find(bytes).is_some() || PYTHON.find(bytes).is_some() {
-        return !file.contains("firstfault/_demo/");
-    }
-    file.starts_with('<') || file.ends_with("/firstfault/_record.py")
-}
-
-/// Returns a file's name as short as still tells which: from the package on, or the last component.
-pub fn short(file: &str) -> &str {
-    for marker in ["site-packages/", "dist-packages/"] {
-        if let Some((_, rest)) = file.rsplit_once(marker) {
-            return rest;
-        }
-    }
-    if let Some((_, rest)) = file.split_once("/lib/python3") {
-        return rest.split_once('/').map_or(rest, |(_, rest)| rest);
-    }
-    file.rsplit('/').next().unwrap_or(file)
 }
 
 #[cfg(test)]

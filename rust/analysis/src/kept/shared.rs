@@ -16,8 +16,9 @@ pub(crate) struct Shared {
     judged: Mutex<Vec<Judged>>,
 }
 
-/// So many failures are remembered.
+/// So many failures are remembered, none with a longer call stack, in bytes.
 const MAX_JUDGED: usize = 16;
+const MAX_CALLSTACK: usize = 64 << 10;
 
 /// A failure without a signal, as far as the rules look at it, and what they make of it.
 #[derive(Debug)]
@@ -67,10 +68,10 @@ impl Shared {
     /// Remembers what the rules make of a failure with frames; takes of it what nothing looks at any more.
     pub(super) fn remember(&self, failure: &mut Failure, finding: &Finding, frames: &Arc<[Frame]>) {
         let section = failure.section.as_deref_mut();
-        if section
+        let crashed = section
             .as_ref()
-            .is_some_and(|section| section.signal.is_some())
-        {
+            .is_some_and(|section| section.signal.is_some());
+        if crashed || failure.callstack.len() > MAX_CALLSTACK {
             return;
         }
         let new = Judged {

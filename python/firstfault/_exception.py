@@ -7,6 +7,7 @@ leaves.
 
 from __future__ import annotations
 
+from firstfault._patience import within
 from firstfault._text import cut, printable
 
 TYPE_CHECKING = False
@@ -159,7 +160,8 @@ def describe(e: BaseException, truncated: dict[str, int]) -> dict[str, object]:
 def callstack(e: BaseException, truncated: dict[str, int]) -> str:
     """Return the traceback as Python prints it, its middle cut out above 64 KiB.
 
-    It is made from the exception itself, which need not be the one being handled.
+    It is made from the exception itself, which need not be the one being handled. Where
+    the program's files do not answer, it is without its chain and its source lines.
     """
     _, excess = chain_of(e)
     _, more = leaves_of(e)
@@ -168,6 +170,7 @@ def callstack(e: BaseException, truncated: dict[str, int]) -> str:
         text = plain_callstack(e)
     else:
         try:
+            within(_program_of(e), _load_sources, e)
             import traceback
 
             text = "".join(traceback.format_exception(e))
@@ -176,6 +179,30 @@ def callstack(e: BaseException, truncated: dict[str, int]) -> str:
     text, missing = cut(printable(text), CALLSTACK_BYTES)
     _count(truncated, "py_callstack", missing)
     return text
+
+
+def _program_of(e: BaseException) -> str:
+    step = e.__traceback__
+    return "" if step is None else step.tb_frame.f_code.co_filename
+
+
+def _load_sources(e: BaseException) -> None:
+    """Read what formatting a traceback needs: `traceback` itself, and all source files.
+
+    Nothing of the exception's own runs: this is done in a thread that is not its own.
+    """
+    import linecache
+    import traceback
+
+    shown = [e, *(member for member, _ in chain_of(e)[0]), *leaves_of(e)[0]]
+    files = {
+        frame.f_code.co_filename: frame.f_globals
+        for member in shown
+        for frame, _ in traceback.walk_tb(member.__traceback__)
+    }
+    for name, module in files.items():
+        linecache.checkcache(name)
+        linecache.getlines(name, module)
 
 
 def plain_callstack(e: BaseException) -> str:

@@ -4,6 +4,7 @@
 //! clocks' bound; without a candidate, whom the others waited for, or who left nothing.
 
 use crate::assemble::{HostKey, Job};
+use crate::by_rank::ByRank;
 use crate::classify::{Role, Rule, rules};
 use crate::groups::Fingerprint;
 use crate::outcome::{End, Outcome};
@@ -43,7 +44,7 @@ pub(crate) enum Subject {
 /// The ranks of one attempt and how each ended.
 pub(crate) struct Attempt<'a> {
     pub(crate) job: &'a Job,
-    pub(crate) outcomes: BTreeMap<u32, Outcome<'a>>,
+    pub(crate) outcomes: ByRank<Outcome<'a>>,
     /// Ranks of which nothing at all was found.
     pub(crate) missing: BTreeSet<u32>,
 }
@@ -71,7 +72,7 @@ impl Attempt<'_> {
     /// Who is pointed at, and by whom.
     pub(crate) fn pointers(&self) -> BTreeMap<u32, Vec<u32>> {
         let mut pointers: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
-        for (&rank, outcome) in &self.outcomes {
+        for (&rank, outcome) in self.outcomes.iter() {
             for &target in outcome.finding.iter().flat_map(|finding| &finding.pointers) {
                 if target != rank {
                     pointers.entry(target).or_default().push(rank);

@@ -2,10 +2,13 @@
 
 use crate::assemble::{HostKey, Job, RankEvidence};
 use crate::console::{Console, Label, Output};
+use crate::kept::Shared;
 use crate::logs::AgentLog;
 use crate::traceback;
+use crate::words::Words;
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::sync::Arc;
 
 impl Job {
     pub(crate) fn add_consoles(&mut self, consoles: Vec<Console>, agents: &[AgentLog]) {
@@ -58,11 +61,12 @@ impl Job {
         if output.text.is_empty() {
             return;
         }
+        let shared = Arc::clone(&self.shared);
         let host = HostKey::Name(String::new());
         let evidence = self.rank(attempt, rank, None, host);
-        if evidence.record.is_none() && (evidence.output.is_empty() || evidence.by_summary) {
+        if evidence.record.is_none() && (evidence.words.is_none() || evidence.by_summary) {
             evidence.assumed |= assumed;
-            evidence.set_words(&output, path);
+            evidence.set_words(&output, path, &shared);
         } else if evidence.record.is_none() {
             // Which of the two is of this job nothing tells.
             evidence.assumed = true;
@@ -81,6 +85,7 @@ impl Job {
     /// Words without a label are those of a rank that ended by itself, and of which nothing else is known but that.
     fn add_nobodys(&mut self, mut console: Console, ends: &[usize]) {
         let path = std::mem::take(&mut console.path);
+        let shared = Arc::clone(&self.shared);
         if self.attempts.is_empty() {
             self.add_voices(console, &path);
             return;
@@ -94,7 +99,7 @@ impl Job {
             let ranks = self.attempts.get_mut(&attempt);
             let ranks = ranks.into_iter().flat_map(BTreeMap::values_mut);
             let whose = ranks.filter(|rank| {
-                let silent = rank.record.is_none() && rank.output.is_empty();
+                let silent = rank.record.is_none() && rank.words.is_none();
                 let ended = rank.status.as_ref().is_some_and(|status| {
                     status.value != 0 && !status.by_launcher() && status.log == path
                 });
@@ -104,7 +109,7 @@ impl Job {
             let alike = whose.len() <= 1 || says_alike(&part.text, whose.len());
             lost |= !alike;
             for rank in whose.into_iter().filter(|_| alike) {
-                rank.set_words(&part, &path);
+                rank.set_words(&part, &path, &shared);
                 rank.output_shared = true;
             }
         }
@@ -121,6 +126,7 @@ impl Job {
 impl Job {
     /// Adds what processes say of which not even the number is known: each traceback at the end of a log is one's.
     fn add_voices(&mut self, console: Console, path: &Path) {
+        let shared = Arc::clone(&self.shared);
         let names = console.names;
         let named = console.ranks.into_iter().filter_map(|(label, output)| {
             let Label::Process(index) = label else {
@@ -147,7 +153,7 @@ impl Job {
         for (number, (host, output)) in (0..).zip(voices) {
             let evidence = self.rank(0, number, None, HostKey::Name(host));
             (evidence.nameless, evidence.assumed) = (true, true);
-            evidence.set_words(&output, path);
+            evidence.set_words(&output, path, &shared);
             evidence.output_shared = true;
         }
     }
@@ -170,10 +176,11 @@ fn says_alike(text: &str, ranks: usize) -> bool {
 }
 
 impl RankEvidence {
-    fn set_words(&mut self, output: &Output, path: &Path) {
-        self.output = traceback::strip_prefixes(&output.text).into_owned();
+    fn set_words(&mut self, output: &Output, path: &Path, shared: &Shared) {
+        let text = traceback::strip_prefixes(&output.text);
+        let number = |index: usize| output.lines.get(index).copied().unwrap_or(0);
+        self.words = Words::of(&text, number, shared);
         self.output_path = Some(path.to_owned());
-        self.output_lines.clone_from(&output.lines);
         (self.uncaught, self.by_summary) = (output.uncaught, false);
         self.by_logger = output.by_logger;
     }

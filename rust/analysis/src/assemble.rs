@@ -12,6 +12,7 @@ use crate::recorder::Dump;
 use crate::records::{choose, drop_copies};
 use crate::scan::{Boxed, Evidence, FileRole, RunPath, Slot, run_id};
 use crate::schema::DamagedFile;
+use crate::words::Words;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
 
@@ -31,6 +32,8 @@ pub(crate) struct Job {
     pub(crate) succeeded: bool,
     /// Whether there are failures in some log that nothing gives to a rank.
     pub(crate) nobodys_words: bool,
+    /// Lines of logs that tell of a failure and not whose it was.
+    pub(crate) words: Vec<Words>,
     /// Where launchers' rounds met, by run directory and folder number.
     pub(crate) masters: BTreeMap<(RunPath, u32), String>,
     /// What kernels and schedulers say.

@@ -14,6 +14,9 @@ const MAX_RANKS: usize = 1 << 17;
 /// Of what one rank says the last so many bytes are kept, and the first sixteenth of that.
 const MAX_OUTPUT: usize = 256 << 10;
 
+/// More lines that look like exceptions are a program's own manner.
+const MAX_BEGUN: usize = 256;
+
 /// What one log says of each rank.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Console {
@@ -87,6 +90,7 @@ impl Output {
 /// Returns what a log says of each rank; `None` where nothing in it is anybody's last words.
 pub(crate) fn console(path: &Path, plain: &Plain<'_>) -> Option<Console> {
     let tasks = are_tasks(&plain.text);
+    let reports = launcher_reports(&plain.text);
     let mut console = Console {
         path: path.to_owned(),
         names: plain.names.clone(),
@@ -105,7 +109,8 @@ pub(crate) fn console(path: &Path, plain: &Plain<'_>) -> Option<Console> {
             if is_last_of_launcher(line) {
                 in_launcher.insert(told);
             }
-            if in_launcher.contains(&told) || is_launcher(line) {
+            let own_end = !reports && is_end_of_launcher(line);
+            if in_launcher.contains(&told) || is_launcher(line) && !own_end {
                 continue;
             }
         }
@@ -127,7 +132,9 @@ pub(crate) fn console(path: &Path, plain: &Plain<'_>) -> Option<Console> {
         }
         output.push(line, index + 1);
     }
+    console.unlabelled.begin_tracebacks();
     for output in console.ranks.values_mut() {
+        output.begin_tracebacks();
         output.by_logger |= by_logger && output.uncaught;
         output.uncaught &= !output.by_logger;
     }
@@ -138,6 +145,10 @@ pub(crate) fn console(path: &Path, plain: &Plain<'_>) -> Option<Console> {
 
 /// Whether a line labelled with a rank is one of the program, not one of torch's own loggers.
 fn is_programs(line: &str) -> bool {
+    // Of a traceback whose first line is not here.
+    if line.starts_with("  ") || crate::traceback::is_headline(line) {
+        return false;
+    }
     let line = line.trim_start();
     let is_level = |at: usize| {
         let level = line.as_bytes().get(at);
@@ -153,6 +164,38 @@ impl From<Whose> for Label {
             Whose::Rank(rank) => Self::Rank(rank),
             Whose::Process(index) => Self::Process(index),
         }
+    }
+}
+
+impl Output {
+    /// Gives tracebacks whose first lines are cut off, or whose last line is all there is of them, a first line.
+    fn begin_tracebacks(&mut self) {
+        if crate::traceback::has_start(&self.text) {
+            return;
+        }
+        let lines: Vec<&str> = self.text.lines().collect();
+        let ends = (0..lines.len()).filter(|&at| crate::traceback::is_headline(lines[at]));
+        let begins: Vec<usize> = ends
+            .map(|end| {
+                let stack = lines[..end].iter().rev();
+                end - stack.take_while(|line| line.starts_with("  ")).count()
+            })
+            .collect();
+        if begins.is_empty() || begins.len() > MAX_BEGUN {
+            return;
+        }
+        let mut text = String::with_capacity(self.text.len() + 64);
+        let mut numbers = Vec::with_capacity(lines.len() + begins.len());
+        for (at, (line, &number)) in lines.iter().zip(&self.lines).enumerate() {
+            if begins.binary_search(&at).is_ok() {
+                text.push_str("Traceback (most recent call last):\n");
+                numbers.push(number);
+            }
+            text.push_str(line);
+            text.push('\n');
+            numbers.push(number);
+        }
+        (self.text, self.lines) = (text, numbers);
     }
 }
 
@@ -212,6 +255,7 @@ impl Output {
             || crate::output::last_words(&self.text).is_some()
             || crate::traceback::fatal(&self.text).is_some()
             || crate::traceback::terminate(&self.text).is_some()
+            || crate::words::last(&self.text).is_some()
     }
 
     /// Puts another's lines behind its own.
@@ -350,7 +394,23 @@ fn is_launcher(line: &str) -> bool {
         "torch/distributed/run.py",
         "torch.distributed.elastic",
     ];
-    PLACES.iter().any(|place| line.contains(place)) && !line.starts_with(' ')
+    let of_torch = PLACES.iter().any(|place| line.contains(place)) && !line.starts_with(' ');
+    of_torch || line.contains("] [launch.py:")
+}
+
+/// Whether a launcher says of its workers how they ended.
+fn launcher_reports(text: &str) -> bool {
+    const WORDS: &[&str] = &["failed (exitcode: ", "Root Cause (first observed failure)"];
+    WORDS
+        .iter()
+        .any(|words| memchr::memmem::find(text.as_bytes(), words.as_bytes()).is_some())
+}
+
+/// Whether a line is the exception of which a launcher itself died.
+fn is_end_of_launcher(line: &str) -> bool {
+    line.starts_with("torch.distributed.elastic.")
+        && crate::traceback::is_headline(line)
+        && !line.contains("ChildFailedError")
 }
 
 /// Whether it is among the last that a launcher says.

@@ -222,10 +222,11 @@ impl Attempt<'_> {
         // That all left with one status says little, the less where a log holds failures of nobody.
         let vague = rule.id == "exit" && self.job.nobodys_words;
         let mute = alike.iter().all(|rank| self.outcomes[rank].is_mute());
+        let worded = alike.iter().any(|rank| self.outcomes[rank].worded);
         let confidence =
             if vague || rule.role == Role::Ambiguous || alike.iter().any(shared) && quiet > 0 {
                 Confidence::Low
-            } else if others.is_empty() && quiet == 0 && !nameless && !mute {
+            } else if others.is_empty() && quiet == 0 && !nameless && !mute && !worded {
                 Confidence::High
             } else {
                 Confidence::Medium
@@ -357,6 +358,10 @@ impl Attempt<'_> {
             confidence = confidence.min(Confidence::Medium);
             reasons
                 .push("its own logger shows the exception, which it may have survived".to_owned());
+        }
+        if outcome.worded {
+            confidence = confidence.min(Confidence::Medium);
+            reasons.push("a line of its log says so, and no exception".to_owned());
         }
         let quiet = self.with_end(End::Silent).len() + self.missing.len();
         if !own && quiet > 0 {

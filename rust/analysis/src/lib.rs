@@ -61,6 +61,7 @@ mod speakers;
 mod user_rules;
 mod voices;
 mod watchdog;
+mod words;
 mod work;
 
 pub use error::{Error, ErrorKind};

@@ -10,21 +10,19 @@ use firstfault_format::signals;
 impl Outcome<'_> {
     /// Judges the end of the worker's stderr; returns whether it says anything.
     pub(crate) fn by_output(&mut self) -> bool {
-        self.by_crash() || self.by_traceback() || self.by_watchdog()
+        self.by_crash() || self.by_traceback() || self.by_words()
     }
 
-    /// A rank whose launcher says nothing of how it ended, and whose watchdog waited in vain.
-    fn by_watchdog(&mut self) -> bool {
+    /// A rank whose launcher says nothing of how it ended, and that said what it met without an exception.
+    fn by_words(&mut self) -> bool {
         if self.evidence.status.is_some() {
             return false;
         }
         let Some((rule, line)) = last_words(&self.evidence.output) else {
             return false;
         };
-        if !matches!(rule.role, Role::Timeout | Role::Collateral) {
-            return false;
-        }
         self.title = line.to_owned();
+        self.worded = true;
         let fingerprint = Fingerprint::of(&rule.category, "", "", std::iter::empty());
         self.set(Finding::plain(rule, fingerprint, self.title.clone()));
         true
@@ -154,24 +152,38 @@ fn by_description(title: &str) -> Option<i64> {
         .map(|signal| signal.number.into())
 }
 
-/// Rules of what glibc, gloo or NCCL's watchdog print before they abort the process, those that say most first.
+/// Rules of what libraries print before the process ends, by an abort mostly: those that say most first.
 const LAST_WORDS: &[&str] = &[
     "heap-corruption",
     "collective-mismatch",
+    "device-assert",
+    "gpu-hang",
     "native-assertion",
+    WATCHDOGS,
+    "infiniband-completion",
+    "infiniband-call",
+    "nccl-interface",
     "nccl-timeout",
     "nccl-heartbeat",
+    "nccl-connect",
     "nccl-take-down",
     "peer-lost-nccl",
 ];
 
-/// What glibc, gloo or NCCL's watchdog printed before the process aborted.
+/// In their order, the rule of whatever ended NCCL's watchdog.
+const WATCHDOGS: &str = "";
+
+/// What libraries printed before the process ended.
 pub(crate) fn last_words(text: &str) -> Option<(&'static crate::classify::Rule, &str)> {
     let lines = text.lines().rev().map(str::trim);
     let told = lines.filter_map(|line| {
-        let rule = rules().by_text("", line, "")?;
-        let order = LAST_WORDS.iter().position(|id| *id == rule.id)?;
-        Some((order, rule, line))
+        let rules = rules();
+        // Source: torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp, `ncclCommWatchdog`
+        let ended = line.split_once("watchdog thread terminated with exception: ");
+        let rule = rules.by_text("", ended.map_or(line, |(_, what)| what), "")?;
+        let place = |wanted: &str| LAST_WORDS.iter().position(|id| *id == wanted);
+        let watchdogs = ended.and_then(|_| place(WATCHDOGS));
+        Some((place(&rule.id).or(watchdogs)?, rule, line))
     });
     let (_, rule, line) = told.min_by_key(|(order, ..)| *order)?;
     Some((rule, line))

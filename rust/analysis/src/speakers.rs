@@ -4,6 +4,7 @@ use crate::assemble::{HostKey, Job, RankEvidence};
 use crate::console::{Console, Label, Output};
 use crate::logs::AgentLog;
 use crate::traceback;
+use crate::words::Words;
 use std::collections::BTreeMap;
 use std::path::Path;
 
@@ -102,6 +103,9 @@ impl Job {
             });
             let whose: Vec<&mut RankEvidence> = whose.map(Box::as_mut).collect();
             let alike = whose.len() <= 1 || says_alike(&part.text, whose.len());
+            if !alike || whose.is_empty() {
+                self.words.extend(Words::of(&path, &part.text, &part.lines));
+            }
             lost |= !alike;
             for rank in whose.into_iter().filter(|_| alike) {
                 rank.set_words(&part, &path);
@@ -130,8 +134,13 @@ impl Job {
             Some((host_of_name(name.unwrap_or("")), output))
         });
         let all = named.chain([(String::new(), console.unlabelled)]);
-        let all = all.filter(|(_, output)| output.speaks());
+        let all: Vec<(String, Output)> = all.filter(|(_, output)| output.speaks()).collect();
+        for (_, output) in &all {
+            self.words
+                .extend(Words::of(path, &output.text, &output.lines));
+        }
         let voices: Vec<(String, Output)> = all
+            .into_iter()
             .flat_map(|(host, output)| {
                 let apart = crate::voices::apart(output);
                 apart.into_iter().map(move |voice| (host.clone(), voice))

@@ -93,6 +93,8 @@ pub(crate) struct RankEvidence {
     pub(crate) output_lines: Vec<usize>,
     /// Whether others' lines are among those of `output`.
     pub(crate) output_shared: bool,
+    /// Whether the last line of `output` has no end, as where a log was cut.
+    pub(crate) torn: bool,
     /// Whether its stderr shows a traceback that torch's hook for uncaught exceptions printed.
     pub(crate) uncaught: bool,
     /// Whether `output` is what its launcher's summary shows of it.
@@ -153,6 +155,7 @@ impl RankEvidence {
             output_whole: false,
             output_lines: Vec::new(),
             output_shared: false,
+            torn: false,
             uncaught: false,
             by_summary: false,
             by_logger: false,
@@ -488,6 +491,7 @@ impl Job {
         };
         let host = HostKey::Run(slot.key.run.clone());
         let evidence = self.rank(slot.key.attempt, rank, Some(slot.key.local_rank), host);
+        evidence.torn = !slot.output.is_empty() && slot.torn;
         evidence.output = slot.output;
         evidence.output_whole = slot.output_whole;
         evidence.output_lines = slot.output_lines;

@@ -54,6 +54,8 @@ pub(crate) struct Output {
     pub(crate) by_logger: bool,
     /// How many bytes in the middle were left out.
     pub(crate) cut: usize,
+    /// Whether the log ends in the middle of its last line.
+    pub(crate) torn: bool,
 }
 
 impl Output {
@@ -138,6 +140,7 @@ pub(crate) fn console(path: &Path, plain: &Plain<'_>) -> Option<Console> {
         output.by_logger |= by_logger && output.uncaught;
         output.uncaught &= !output.by_logger;
     }
+    console.mark_torn(&plain.text);
     console.settle();
     let speaks = console.ranks.values().any(Output::speaks) || console.unlabelled.speaks();
     speaks.then_some(console)
@@ -209,6 +212,18 @@ impl Console {
         self
     }
 
+    /// Notes whose the last line is, where a log does not end with an end of line.
+    fn mark_torn(&mut self, text: &str) {
+        if text.is_empty() || text.ends_with('\n') {
+            return;
+        }
+        let last = text.lines().count();
+        let outputs = self.ranks.values_mut().chain([&mut self.unlabelled]);
+        for output in outputs.filter(|output| output.lines.last() == Some(&last)) {
+            output.torn = true;
+        }
+    }
+
     /// Where torch's own labels stand inside a launcher's, the two are one rank.
     fn settle(&mut self) {
         let global = self
@@ -265,6 +280,7 @@ impl Output {
         self.uncaught |= other.uncaught;
         self.by_logger |= other.by_logger;
         self.cut += other.cut;
+        self.torn |= other.torn;
     }
 
     /// Puts the lines of both in the order of the log.
@@ -282,6 +298,7 @@ impl Output {
             uncaught: self.uncaught || other.uncaught,
             by_logger: self.by_logger || other.by_logger,
             cut: self.cut + other.cut,
+            torn: self.torn || other.torn,
         };
     }
 }

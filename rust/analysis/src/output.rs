@@ -57,6 +57,15 @@ impl Outcome<'_> {
             .and_then(|said| rules.by_text("", said, ""))
             .or_else(|| Some(last_words(text)?.0));
         let rule = rule.unwrap_or_else(|| rules.by_status(-number));
+        if rule.role != Role::Primary
+            && let Some(finding) = uncaught_cause(text)
+        {
+            // It gave up on its way out, over what had ended it before.
+            self.title = finding.headline.to_string();
+            self.take_status_time();
+            self.set(finding);
+            return true;
+        }
         let frames: Vec<FrameRef<'_>> = fatal.map(|fatal| fatal.frames).unwrap_or_default();
         let name = signal_title(number);
         self.title = match what
@@ -137,6 +146,15 @@ impl Outcome<'_> {
         });
         (!judged && !raised.type_name.is_empty()).then_some((title, after))
     }
+}
+
+/// The exception at the end of an output, where that is a cause by its text.
+fn uncaught_cause(text: &str) -> Option<Finding> {
+    if ending::lines_after(text)? > 0 {
+        return None;
+    }
+    let finding = classify::texts(&traceback::chain(text), text);
+    (finding.rule.role == Role::Primary && !finding.rule.generic).then_some(finding)
 }
 
 fn by_description(title: &str) -> Option<i64> {

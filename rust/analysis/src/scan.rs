@@ -98,6 +98,8 @@ pub(crate) struct Slot {
     pub(crate) output_whole: bool,
     /// The number of each of its lines in the file, from 1, where these are not the same.
     pub(crate) output_lines: Vec<usize>,
+    /// Whether its last line has no end.
+    pub(crate) torn: bool,
     /// Whether torch's hook for uncaught exceptions printed a traceback into it.
     pub(crate) uncaught: bool,
     /// The rank that torch printed before the worker's last lines.
@@ -115,6 +117,7 @@ impl Slot {
             output: String::new(),
             output_whole: false,
             output_lines: Vec::new(),
+            torn: false,
             uncaught: false,
             printed_rank: None,
             has_record: false,
@@ -492,6 +495,7 @@ fn read_output(found: &mut Evidence) {
         let text = read::tail(stderr, MAX_OUTPUT_BYTES).unwrap_or_default();
         if !has_record {
             slot.output_whole = text.len() < MAX_OUTPUT_BYTES;
+            slot.torn = !text.ends_with('\n');
             slot.printed_rank = traceback::printed_rank(&text);
             slot.uncaught = crate::ending::is_uncaught(&text);
         }

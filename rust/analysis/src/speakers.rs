@@ -24,6 +24,7 @@ impl Job {
                 .collect();
             let ends = ends.split_last().map_or(&[][..], |(_, ends)| ends).to_vec();
             let numbers = Numbering::of(&console, agent);
+            let mut locals: Vec<(u32, Output)> = Vec::new();
             for (label, output) in std::mem::take(&mut console.ranks) {
                 match numbers.rank(label) {
                     Some((rank, assumed)) => {
@@ -34,9 +35,24 @@ impl Job {
                     None if matches!(label, Label::Process(_)) => {
                         console.ranks.insert(label, output);
                     }
-                    None => lost += 1,
+                    None => match label {
+                        Label::Local(local) => locals.push((local, output)),
+                        _ => lost += 1,
+                    },
                 }
             }
+            let lost_locals = locals.into_iter().filter(|(local, output)| {
+                let whose = self.ended_silently(&console.path);
+                let mut whose = whose.filter(|rank| rank.local_rank == Some(*local));
+                let (first, second) = (whose.next(), whose.next());
+                let Some(rank) = first.filter(|_| second.is_none()) else {
+                    return true;
+                };
+                rank.set_words(output, &console.path);
+                rank.output_shared = true;
+                false
+            });
+            lost += lost_locals.count();
             if let Some(rank) = rank_of_name(&console.path) {
                 let output = std::mem::take(&mut console.unlabelled);
                 self.add_words(0, rank, true, output, &console.path);
@@ -53,6 +69,13 @@ impl Job {
         for (console, ends) in nobodys {
             self.add_nobodys(console, &ends);
         }
+    }
+
+    /// The ranks that a launcher saw end by themselves in a log that has no words of theirs.
+    fn ended_silently(&mut self, path: &Path) -> impl Iterator<Item = &mut RankEvidence> {
+        let ranks = self.attempts.values_mut().flat_map(BTreeMap::values_mut);
+        let ranks = ranks.map(Box::as_mut);
+        ranks.filter(move |rank| rank.ended_silently(path))
     }
 
     fn add_words(&mut self, attempt: u32, rank: u32, assumed: bool, output: Output, path: &Path) {
@@ -94,14 +117,9 @@ impl Job {
         for (attempt, part) in attempts(console.unlabelled, ends) {
             let ranks = self.attempts.get_mut(&attempt);
             let ranks = ranks.into_iter().flat_map(BTreeMap::values_mut);
-            let whose = ranks.filter(|rank| {
-                let silent = rank.record.is_none() && rank.output.is_empty();
-                let ended = rank.status.as_ref().is_some_and(|status| {
-                    status.value != 0 && !status.by_launcher() && status.log == path
-                });
-                silent && ended
-            });
-            let whose: Vec<&mut RankEvidence> = whose.map(Box::as_mut).collect();
+            let whose = ranks.map(Box::as_mut);
+            let whose: Vec<&mut RankEvidence> =
+                whose.filter(|rank| rank.ended_silently(&path)).collect();
             let alike = whose.len() <= 1 || says_alike(&part.text, whose.len());
             if !alike || whose.is_empty() {
                 self.words.extend(Words::of(&path, &part.text, &part.lines));
@@ -179,12 +197,21 @@ fn says_alike(text: &str, ranks: usize) -> bool {
 }
 
 impl RankEvidence {
+    fn ended_silently(&self, path: &Path) -> bool {
+        let silent = self.record.is_none() && self.output.is_empty();
+        let ended = self
+            .status
+            .as_ref()
+            .is_some_and(|status| status.value != 0 && !status.by_launcher() && status.log == path);
+        silent && ended
+    }
+
     fn set_words(&mut self, output: &Output, path: &Path) {
         self.output = traceback::strip_prefixes(&output.text).into_owned();
         self.output_path = Some(path.to_owned());
         self.output_lines.clone_from(&output.lines);
         (self.uncaught, self.by_summary) = (output.uncaught, false);
-        self.by_logger = output.by_logger;
+        (self.by_logger, self.torn) = (output.by_logger, output.torn);
     }
 }
 
@@ -240,6 +267,7 @@ fn attempts(output: Output, ends: &[usize]) -> Vec<(u32, Output)> {
         part.text.push('\n');
         part.lines.push(number);
         (part.uncaught, part.by_logger) = (output.uncaught, output.by_logger);
+        part.torn = output.torn;
     }
     parts.into_iter().collect()
 }

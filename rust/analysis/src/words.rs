@@ -62,6 +62,7 @@ fn judged(line: &str) -> Option<(usize, &'static Rule)> {
         "retrying (",
         "[E",
         "[F",
+        "undefined symbol",
         "Fatal",
     ];
     let line = line.trim();
@@ -83,6 +84,11 @@ fn judged(line: &str) -> Option<(usize, &'static Rule)> {
 }
 
 impl Words {
+    /// Whether it tells of a cause that no other failure explains.
+    pub(crate) fn is_cause(&self) -> bool {
+        self.rule.role == Role::Primary && !self.rule.generic
+    }
+
     /// Returns what is said in some lines of a log, whose numbers these are.
     pub(crate) fn of(path: &Path, text: &str, numbers: &[usize]) -> Option<Self> {
         let (index, rule) = last(text)?;

@@ -126,7 +126,7 @@ pub(crate) fn role(name: &OsStr) -> FileRole {
 
 /// `train.log`, and `train.log.1` of those who number them, before a second ending too: `log.run.1`.
 fn is_log(name: &str) -> bool {
-    const ENDINGS: [&str; 4] = ["log", "err", "out", "txt"];
+    const ENDINGS: [&str; 6] = ["log", "err", "out", "txt", "stderr", "stdout"];
     let mut parts = name.rsplit('.');
     let mut last = parts.next().unwrap_or("");
     if is_number(last) {
@@ -246,6 +246,7 @@ mod tests {
             ("error.json.gz", FileRole::Main),
             ("output.log.0", FileRole::Log),
             ("log.run.1", FileRole::Log),
+            ("worker-1.stderr", FileRole::Log),
             ("train.o4711", FileRole::Log),
             ("log", FileRole::Other),
             ("libfoo.so.1", FileRole::Other),

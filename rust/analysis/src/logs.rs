@@ -98,7 +98,12 @@ impl AgentLog {
     pub(crate) fn ended(&self, pid: Option<u32>) -> (Option<bool>, Option<bool>) {
         let Some(pid) = pid else { return (None, None) };
         let is_first = self.failed.iter().any(|failed| failed.pid == Some(pid));
-        let told = (is_first || !self.closed.is_empty()) && self.signalled.is_none();
+        // Of several launchers in one log each may have one number, and whom the other asked is no word of this one.
+        let is_own = |pid: &u32| {
+            let mut entries = self.entries.iter();
+            self.entries.is_empty() || entries.any(|entry| entry.pid == Some(*pid))
+        };
+        let told = (is_first || self.closed.iter().any(is_own)) && self.signalled.is_none();
         let asked = self.closed.contains(&pid) || self.forced.contains(&pid);
         let forced = self.forced.contains(&pid);
         (

@@ -124,8 +124,13 @@ fn whom_a_launcher_asked_to_end_is_not_told_by_a_log_without_its_beginning() {
         Some(1),
         "nothing says that another sent it"
     );
+    // The launcher of another container asked one of its own, and has the same number there.
+    let end = closing(99) + &failed(1, 0, 10) + &summary(&[(0, 1, 10), (1, -15, 11)]);
+    job.write("console.log", format!("{victims}{end}"));
+    assert_ne!(cause(&job.report()).0, Some(1));
     // It asked another, and not this one.
-    let end = closing(12) + &failed(1, 0, 10) + &summary(&[(0, 1, 10), (1, -15, 11)]);
+    let asked = &[(0, 1, 10), (1, -15, 11), (4, -15, 12)];
+    let end = closing(12) + &failed(1, 0, 10) + &summary(asked);
     job.write("console.log", format!("{victims}{end}"));
     assert_eq!(cause(&job.report()).0, Some(1));
     // Whether it killed one that did not end when asked is lost with the beginning too.

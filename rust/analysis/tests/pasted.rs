@@ -42,7 +42,7 @@ fn a_line_that_looks_like_an_exception_in_passing_is_no_end() {
     let job = Job::new("passing");
     job.write("train.log", format!("{FULL}{}", "step\n".repeat(90)));
     let found = analyze(std::slice::from_ref(&job.0), &Options::default());
-    assert!(found.is_err_and(|error| error.kind() == ErrorKind::NothingFound));
+    assert!(found.is_err_and(|error| matches!(error.kind(), ErrorKind::NothingFound)));
 }
 
 #[test]

@@ -8,6 +8,7 @@ pub(crate) use rank::{RankEvidence, Status};
 use crate::Options;
 use crate::decide::count;
 use crate::exits::Exit;
+use crate::hearsay::Hearsay;
 use crate::hosts::HostFact;
 use crate::kept::{Record, Shared};
 use crate::logs::Signalled;
@@ -36,6 +37,8 @@ pub(crate) struct Job {
     pub(crate) succeeded: bool,
     /// Whether there are failures in some log that nothing gives to a rank.
     pub(crate) nobodys_words: bool,
+    /// Lines of logs that tell of a failure and not whose it was.
+    pub(crate) hearsay: Vec<Hearsay>,
     /// Where launchers' rounds met, by run directory and folder number.
     pub(crate) masters: BTreeMap<(RunPath, u32), String>,
     /// What kernels and schedulers say.
@@ -379,6 +382,7 @@ impl Job {
         };
         let host = HostKey::Run(slot.key.run.clone());
         let evidence = self.rank(slot.key.attempt, rank, Some(slot.key.local_rank), host);
+        evidence.torn = slot.words.is_some() && slot.torn;
         evidence.words = slot.words;
         evidence.uncaught = slot.uncaught;
         evidence.output_path = slot.stderr;

@@ -1,6 +1,6 @@
 //! Whether the last traceback of an output is the end of it, or was printed in passing.
 
-use crate::traceback::{self, is_start};
+use crate::traceback::{self, is_headline, is_start};
 use std::collections::BTreeMap;
 
 /// What interpreters, torch and loggers print after the exception that ends a process.
@@ -85,7 +85,7 @@ pub(crate) fn lines_after(text: &str) -> Option<usize> {
             quiet = true;
         } else if (indented || is_start(line.trim())) && quiet || line.trim().is_empty() {
             // Belongs to the line before.
-        } else if quiet && is_exception(line) {
+        } else if quiet && is_headline(line) {
             quiet = false;
         } else {
             quiet = false;
@@ -122,15 +122,10 @@ pub(crate) fn is_uncaught(raw: &str) -> bool {
     labelled.any(|(_, rest)| rest.strip_prefix(' ').is_some_and(is_start))
 }
 
-fn is_teardown(line: &str) -> bool {
+pub(crate) fn is_teardown(line: &str) -> bool {
     let line = line.trim_start();
     TEARDOWN.iter().any(|start| line.starts_with(start))
         || TEARDOWN_PARTS.iter().any(|part| line.contains(part))
-}
-
-fn is_exception(line: &str) -> bool {
-    let (class, _) = crate::traceback::split(line);
-    class.ends_with("Error") || class.ends_with("Exception") || class.ends_with("Interrupt")
 }
 
 /// A line as loggers write them: it begins with a level or a date.

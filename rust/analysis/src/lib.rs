@@ -39,6 +39,7 @@ mod ending;
 mod exits;
 mod explain;
 mod hang;
+mod hearsay;
 mod history;
 mod hosts;
 mod jobs;

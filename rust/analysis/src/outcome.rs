@@ -23,6 +23,8 @@ pub(crate) struct Outcome<'a> {
     pub(crate) coarse_ns: i64,
     /// Whether two independent sources agree: the launcher's status and the record's or the output's text.
     pub(crate) agreed: bool,
+    /// Whether nothing but a line of its log says that it failed: no exception, no status.
+    pub(crate) worded: bool,
 }
 
 /// The end of a rank.
@@ -52,6 +54,7 @@ pub(crate) fn outcome(evidence: &RankEvidence, reported: bool, ended_well: bool)
         time_ns: None,
         coarse_ns: 0,
         agreed: false,
+        worded: false,
     };
     if evidence.record.is_some() {
         outcome.by_record(reported);

@@ -4,16 +4,17 @@ use crate::classify::{Finding, Role, rules};
 use crate::failure::Frame;
 use crate::groups::Fingerprint;
 use crate::outcome::{Outcome, is_crash, signal_title};
+use crate::words::Words;
 use firstfault_format::signals;
 
 impl Outcome<'_> {
     /// Judges the end of the worker's stderr; returns whether it says anything.
     pub(crate) fn by_output(&mut self) -> bool {
-        self.by_crash() || self.by_traceback() || self.by_watchdog()
+        self.by_crash() || self.by_traceback() || self.by_words()
     }
 
-    /// A rank whose launcher says nothing of how it ended, and whose watchdog waited in vain.
-    fn by_watchdog(&mut self) -> bool {
+    /// A rank whose launcher says nothing of how it ended, and that said what it met without an exception.
+    fn by_words(&mut self) -> bool {
         if self.evidence.status.is_some() {
             return false;
         }
@@ -22,10 +23,8 @@ impl Outcome<'_> {
             return false;
         };
         let rule = last.rule;
-        if !matches!(rule.role, Role::Timeout | Role::Collateral) {
-            return false;
-        }
         self.title.clone_from(&last.text);
+        self.worded = true;
         let fingerprint = Fingerprint::of(&rule.category, "", "", std::iter::empty());
         self.set(Finding::plain(rule, fingerprint, self.title.clone()));
         true
@@ -61,6 +60,15 @@ impl Outcome<'_> {
             .and_then(|said| rules.by_text("", said, ""))
             .or(last.map(|last| last.rule));
         let rule = rule.unwrap_or_else(|| rules.by_status(-number));
+        if rule.role != Role::Primary
+            && let Some(finding) = words.and_then(Words::uncaught_cause)
+        {
+            // It gave up on its way out, over what had ended it before.
+            self.title = finding.headline.to_string();
+            self.take_status_time();
+            self.set(finding.clone());
+            return true;
+        }
         let frames = fatal.map_or(&[][..], |(_, frames)| frames);
         let name = signal_title(number);
         self.title = match what

@@ -187,7 +187,7 @@ fn host_texts(rules: &[Rule]) -> impl Iterator<Item = &String> {
     of_hosts.flat_map(|rule| &rule.text)
 }
 
-fn automaton<'a>(literals: impl IntoIterator<Item = &'a String>) -> Result<AhoCorasick, String> {
+fn automaton(literals: impl IntoIterator<Item: AsRef<[u8]>>) -> Result<AhoCorasick, String> {
     AhoCorasick::builder()
         .match_kind(MatchKind::Standard)
         .ascii_case_insensitive(true)
@@ -248,11 +248,13 @@ impl Rules {
     pub(crate) fn literals_of<'t>(
         &'t self,
         ids: &[&str],
+        besides: &str,
         text: &'t str,
     ) -> impl Iterator<Item = usize> + 't {
         let literals = self.last_words.get_or_init(|| {
             let of_these = self.rules.iter().filter(|rule| ids.contains(&&*rule.id));
-            automaton(of_these.flat_map(|rule| &rule.text)).expect("they are among all")
+            let texts = of_these.flat_map(|rule| rule.text.iter().map(String::as_str));
+            automaton(texts.chain([besides])).expect("they are among all")
         });
         literals.find_iter(text).map(|found| found.start())
     }

@@ -91,6 +91,8 @@ pub(crate) struct Slot {
     pub(crate) stderr: Option<PathBuf>,
     /// What the end of that tells, for a worker without an error file.
     pub(crate) words: Option<Box<Words>>,
+    /// Whether the last line of that has no end.
+    pub(crate) torn: bool,
     /// Whether torch's hook for uncaught exceptions printed a traceback into it.
     pub(crate) uncaught: bool,
     /// The rank that torch printed before the worker's last lines.
@@ -106,6 +108,7 @@ impl Slot {
             key,
             stderr: None,
             words: None,
+            torn: false,
             uncaught: false,
             printed_rank: None,
             has_record: false,

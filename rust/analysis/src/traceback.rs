@@ -362,7 +362,7 @@ fn lines(text: &str) -> impl Iterator<Item = (usize, &str)> {
 }
 
 /// Reads `File "train.py", line 33, in main`; faulthandler has no comma before `in`.
-fn frame<'a>(trimmed: &'a str, before_function: &str) -> Option<FrameRef<'a>> {
+pub(crate) fn frame<'a>(trimmed: &'a str, before_function: &str) -> Option<FrameRef<'a>> {
     let rest = trimmed.strip_prefix("File \"")?;
     let (file, rest) = rest.split_at(memchr(b'"', rest.as_bytes())?);
     let rest = rest.strip_prefix("\", line ")?;
@@ -389,6 +389,14 @@ pub fn split(headline: &str) -> (&str, &str) {
         return ("", headline);
     }
     (class.rsplit('.').next().unwrap_or(class), message)
+}
+
+/// Returns whether a line is how a traceback ends: a class that is named as exceptions are, and its text.
+pub(crate) fn is_headline(line: &str) -> bool {
+    const ENDINGS: &[&str] = &["Error", "Exception", "Interrupt", "SystemExit"];
+    let (class, _) = split(line);
+    // Loggers begin lines with `Error: ` too.
+    ENDINGS.iter().any(|ending| class.ends_with(ending)) && !["Error", "Exception"].contains(&class)
 }
 
 #[cfg(test)]

@@ -33,7 +33,7 @@ pub fn judge(evidence: Evidence, options: &Options) -> Report {
         .collect();
     let decisions: Vec<Option<Decision>> = attempts
         .iter()
-        .map(|(_, attempt)| attempt.overlay(attempt.decide()))
+        .map(|(_, attempt)| attempt.by_nobodys_words(attempt.overlay(attempt.decide())))
         .collect();
     // The first attempt with a cause: what failed after it did not recover from it.
     let judged = decisions.iter().position(|decision| {
@@ -328,6 +328,7 @@ fn title(attempt: &Attempt<'_>, decision: &Decision) -> String {
         (_, Subject::Rank(_)) if decision.rule.id == "left-early" => {
             "it ended well before the others".to_owned()
         }
+        (_, Subject::Job(None)) if !words(attempt, decision).is_empty() => words(attempt, decision),
         (_, Subject::Job(_)) if decision.rule.id == "left-early" => {
             "several ranks ended well before the others".to_owned()
         }
@@ -341,6 +342,15 @@ fn said(attempt: &Attempt<'_>, decision: &Decision) -> String {
     let mut facts = attempt.job.facts.iter();
     let fact = facts.find(|fact| fact.rule.id == decision.rule.id);
     fact.map(|fact| first_line(fact.text.trim()))
+        .unwrap_or_default()
+}
+
+/// What is said of nobody, where that is the cause.
+fn words(attempt: &Attempt<'_>, decision: &Decision) -> String {
+    let mut said = attempt.job.hearsay.iter();
+    let words = said.find(|words| words.rule.id == decision.rule.id);
+    words
+        .map(|words| first_line(&words.line))
         .unwrap_or_default()
 }
 

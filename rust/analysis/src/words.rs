@@ -1,7 +1,7 @@
 //! What the end of a process's output tells: judged as it is read, so that its text need not be kept. The outputs of ten
 //! thousand ranks that left no record would be gigabytes.
 
-use crate::classify::{self, Finding, Rule, rules};
+use crate::classify::{self, Finding, Role, Rule, rules};
 use crate::failure::Frame;
 use crate::kept::Shared;
 use crate::parse::{begin, headline};
@@ -124,6 +124,12 @@ impl Words {
         }))
     }
 
+    /// Returns what the rules make of the exception at the end, where that is a cause by its text.
+    pub(crate) fn uncaught_cause(&self) -> Option<&Finding> {
+        let finding = self.finding.as_ref();
+        finding.filter(|it| it.rule.role == Role::Primary && !it.rule.generic)
+    }
+
     /// Returns the frames of the exception that a finding is about; of the outermost where that one has none.
     pub(crate) fn frames_of(&self, about: &str) -> &[Frame] {
         let is_it = |told: &&Told| !told.frames.is_empty() && *told.headline == *about;
@@ -173,22 +179,36 @@ fn first_saying(text: &str, about: &str) -> Option<usize> {
     })
 }
 
-/// Rules of what glibc, gloo or NCCL's watchdog print before they abort the process, those that say most first.
-pub(crate) const LAST_WORDS: &[&str] = &[
+/// Rules of what libraries print before the process ends, by an abort mostly: those that say most first.
+const LAST_WORDS: &[&str] = &[
     "heap-corruption",
     "collective-mismatch",
+    "device-assert",
+    "gpu-hang",
     "native-assertion",
+    WATCHDOGS,
+    "infiniband-completion",
+    "infiniband-call",
+    "nccl-interface",
     "nccl-timeout",
     "nccl-heartbeat",
+    "nccl-connect",
     "nccl-take-down",
     "peer-lost-nccl",
 ];
 
-/// What glibc, gloo or NCCL's watchdog printed before the process aborted.
+/// In their order, the rule of whatever ended NCCL's watchdog.
+const WATCHDOGS: &str = "";
+
+/// Before what ended it. Source: torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp, `ncclCommWatchdog`
+const WATCHDOG_ENDED: &str = "watchdog thread terminated with exception: ";
+
+/// What libraries printed before the process ended.
 pub(crate) fn last_words(text: &str) -> Option<(&'static Rule, &str)> {
+    let place = |wanted: &str| LAST_WORDS.iter().position(|id| *id == wanted);
     let mut told: Option<(usize, &'static Rule, &str)> = None;
     let mut done = 0;
-    for at in rules().literals_of(LAST_WORDS, text) {
+    for at in rules().literals_of(LAST_WORDS, WATCHDOG_ENDED, text) {
         if at < done {
             continue;
         }
@@ -196,10 +216,11 @@ pub(crate) fn last_words(text: &str) -> Option<(&'static Rule, &str)> {
         let line = text[start..].lines().next().unwrap_or("");
         done = start + line.len();
         let line = line.trim();
-        let Some(rule) = rules().by_text("", line, "") else {
+        let ended = line.split_once(WATCHDOG_ENDED).map(|(_, what)| what);
+        let Some(rule) = rules().by_text("", ended.unwrap_or(line), "") else {
             continue;
         };
-        let order = LAST_WORDS.iter().position(|id| *id == rule.id);
+        let order = place(&rule.id).or_else(|| ended.and_then(|_| place(WATCHDOGS)));
         // Of several the last that says most.
         if let Some(order) = order.filter(|order| told.is_none_or(|(least, ..)| *order <= least)) {
             told = Some((order, rule, line));

@@ -29,6 +29,8 @@ pub(crate) struct RankEvidence {
     pub(crate) output_path: Option<PathBuf>,
     /// Whether others' lines are among those of its output.
     pub(crate) output_shared: bool,
+    /// Whether the last line of its output has no end, as where a log was cut.
+    pub(crate) torn: bool,
     /// Whether its stderr shows a traceback that torch's hook for uncaught exceptions printed.
     pub(crate) uncaught: bool,
     /// Whether its words are what its launcher's summary shows of it.
@@ -87,6 +89,7 @@ impl RankEvidence {
             words: None,
             output_path: None,
             output_shared: false,
+            torn: false,
             uncaught: false,
             by_summary: false,
             by_logger: false,

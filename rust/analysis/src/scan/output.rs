@@ -51,6 +51,7 @@ pub(super) fn read(found: &mut Evidence, own: Own, shared: &Shared) {
     {
         let text = super::read::tail(stderr, MAX_OUTPUT_BYTES).unwrap_or_default();
         if !has_record {
+            slot.torn = !text.ends_with('\n');
             slot.printed_rank = traceback::printed_rank(&text);
             slot.uncaught = crate::ending::is_uncaught(&text);
         }

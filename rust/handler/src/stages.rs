@@ -249,7 +249,7 @@ pub(crate) fn interrupt(by_watchdog: bool) {
     if STAGES
         .get(index)
         .is_some_and(|stage| stage.0 == Stage::OwnPythonStack)
-        && let Some(descriptor) = foreign::prepare_python_dump()
+        && let Some(descriptor) = foreign::prepare_python_dump(true)
     {
         note_own_stack_end(descriptor);
     }
@@ -322,7 +322,7 @@ fn execute(stage: Stage, configuration: &Configuration, depth: Depth) -> bool {
             unsafe { *ROOM.module.get() = module };
             module.is_some()
         }
-        Stage::OwnPythonStack => dump_own_stack(),
+        Stage::OwnPythonStack => dump_own_stack(facts.is_final),
         Stage::OwnNativeStack => native::walk_crashed(facts.registers.as_ref()),
         Stage::Park if depth == Depth::Snapshot => {
             park::count_only();
@@ -337,7 +337,7 @@ fn execute(stage: Stage, configuration: &Configuration, depth: Depth) -> bool {
         Stage::OtherNativeStacks => native::walk_others(facts.registers.as_ref()),
         Stage::OtherPythonStacks => {
             let may_cut = depth == Depth::Full;
-            foreign::prepare_python_dump()
+            foreign::prepare_python_dump(facts.is_final)
                 .is_some_and(|descriptor| park::dump_python_stacks(descriptor, may_cut))
         }
         Stage::Enriched => write(facts, configuration, Strength::Enriched),
@@ -371,8 +371,8 @@ fn write(facts: &Facts, configuration: &Configuration, strength: Strength) -> bo
     crash_record::write(&findings, configuration, strength)
 }
 
-fn dump_own_stack() -> bool {
-    let Some(descriptor) = foreign::prepare_python_dump() else {
+fn dump_own_stack(is_dying: bool) -> bool {
+    let Some(descriptor) = foreign::prepare_python_dump(is_dying) else {
         return false;
     };
     foreign::dump_python_stack();

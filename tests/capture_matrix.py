@@ -221,6 +221,7 @@ CONTEXTS = {
     "umask 0777": Context(SOME, steps=("umask:777",)),
     "no more memory to map": Context(TWO, steps=("limit_memory",)),
     "no more processes": Context(SOME, steps=("limit_processes",)),
+    "no more pending signals": Context(SOME, steps=("threads:2", "limit_signals")),
     "not dumpable": Context(SOME, steps=("undumpable",)),
     "reading of memory refused": Context(
         ("read of a null pointer", "abort", "illegal instruction"),

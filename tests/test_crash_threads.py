@@ -53,6 +53,13 @@ def test_a_thread_that_blocks_signals_is_named_and_not_waited_for(
     assert (other["answered"], other["state"]) == (False, "S (sleeping)")
 
 
+def test_threads_that_cannot_be_asked_are_named(directory: Path) -> None:
+    steps = ["threads:3", "asleep:3", "limit_signals", "read_null"]
+    found = threads(directory, *steps)
+    assert [thread.get("answered") for thread in found] == [None] + [False] * 3
+    assert {thread["state"] for thread in found[1:]} == {"S (sleeping)"}
+
+
 def test_a_main_thread_that_ended_before(directory: Path) -> None:
     found = threads(directory, "threads:1", "asleep:1", "without_main:read_null")
     assert [t["state"] for t in found] == ["R (running)", "Z (zombie)", "S (sleeping)"]

@@ -296,6 +296,11 @@ class Steps:
             pass
 
     @staticmethod
+    def limit_signals() -> None:
+        """Let no real-time signal be pending, so that none can be sent."""
+        resource.setrlimit(resource.RLIMIT_SIGPENDING, (0, 0))
+
+    @staticmethod
     def no_large_files() -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100))
 

@@ -106,7 +106,11 @@ impl Sum<'_> {
         }
     }
 
-    fn evaluate(&mut self, expression: &UnwindExpression<usize>, first: Option<u64>) -> Option<u64> {
+    fn evaluate(
+        &mut self,
+        expression: &UnwindExpression<usize>,
+        first: Option<u64>,
+    ) -> Option<u64> {
         let code = expression.get(&self.tables.frames).ok()?.0;
         let mut evaluation = Evaluation::<Reader, Storage>::new_in(code, self.encoding);
         evaluation.set_max_iterations(STEPS_MAX);
@@ -119,7 +123,9 @@ impl Sum<'_> {
                 EvaluationResult::Complete => break,
                 EvaluationResult::RequiresRegister { register, .. } => {
                     let value = self.register(register)?;
-                    evaluation.resume_with_register(Value::Generic(value)).ok()?
+                    evaluation
+                        .resume_with_register(Value::Generic(value))
+                        .ok()?
                 }
                 EvaluationResult::RequiresMemory {
                     address, size: 8, ..
@@ -133,4 +139,3 @@ impl Sum<'_> {
         evaluation.value_result()?.to_u64(u64::MAX).ok()
     }
 }
-

@@ -104,7 +104,9 @@ fn caller(frame: &Frame, kept: &mut Kept, memory: &mut MemoryPage) -> Option<Fra
         return by(Rule::FRAME_POINTER, memory);
     };
     let entry = tables.entry(lookup);
-    if entry.as_ref().is_none_or(|entry| entry.is_signal_trampoline())
+    if entry
+        .as_ref()
+        .is_none_or(|entry| entry.is_signal_trampoline())
         && signal_frame::is_return(registers.program_counter, memory)
     {
         // A handler of somebody's: below its frame is what the signal interrupted.
@@ -123,9 +125,8 @@ fn caller(frame: &Frame, kept: &mut Kept, memory: &mut MemoryPage) -> Option<Fra
     let row = entry
         .unwind_info_for_address(&tables.frames, &tables.bases, &mut context, lookup)
         .ok();
-    let told = row.and_then(|row| {
-        row::told(row, &tables, entry.cie().encoding(), registers, memory)
-    });
+    let told =
+        row.and_then(|row| row::told(row, &tables, entry.cie().encoding(), registers, memory));
     match told {
         Some(Told::Rule(rule)) => {
             kept.keep(lookup, rule);

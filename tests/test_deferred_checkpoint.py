@@ -259,8 +259,7 @@ def test_only_what_is_named_temporary_is_removed(tmp_path: Path) -> None:
     assert precious.exists()
 
 
-def test_a_file_is_replaced(tmp_path: Path) -> None:
-    errs = Deferred()
+def test_a_file_is_replaced(errs: Deferred, tmp_path: Path) -> None:
     final, tmp = tmp_path / "last.pt", tmp_path / "last.pt.tmp"
     final.write_text("old")
     tmp.write_text("new")

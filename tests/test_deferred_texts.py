@@ -1,6 +1,7 @@
 """What is said of a deferred error: to the peers, in one line, in the group raised."""
 
 import pickle
+import tracemalloc
 
 import pytest
 
@@ -8,9 +9,10 @@ from firstfault.deferred import (
     Deferred,
     DeferredErrors,
     RemoteDeferredError,
+    suppress_errors,
 )
 from firstfault.deferred._record import Captured, remote, summary
-from test_deferred_capture import FULL
+from test_deferred_capture import FULL, raises
 
 
 class Unpicklable(Exception):
@@ -88,3 +90,38 @@ def test_the_group_is_split_matched_and_pickled_with_its_ranks() -> None:
     assert isinstance(handled[0], DeferredErrors)
     assert (handled[0].failures, left.value.failures) == ({0: FULL}, {1: peer})
     assert left.value.stopped_at == 18
+
+
+HUGE = 50_000_000
+"""Letters of a text each pass over which takes long; a pass makes a copy."""
+
+
+def tells(length: int, letter: str) -> int:
+    """Do all that is done with an error that says so much; return the bytes it took."""
+    said = letter * length
+    error = ExceptionGroup("two", [ValueError(said), OSError(said)])
+    error.__cause__ = OSError(said)
+    error.__cause__.__context__ = ValueError(said)
+    error.add_note(said)
+    errs = Deferred()
+    tracemalloc.start()
+    try:
+        for first in ValueError(said), error:
+            with errs.defer("save"):
+                raise first
+            captured = Captured(first, "save", 17)
+            remote(1, captured.texts())
+            summary({0: first}, captured)
+            suppress_errors(raises, first)
+        with pytest.raises(DeferredErrors):
+            errs.finish()
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("letter", ["x", "\n", "é", "\N{PARTY POPPER}", "\udcff"])
+def test_a_huge_text_is_nowhere_copied_whole(letter: str) -> None:
+    tells(1, letter)  # What is loaded and cached at the first time.
+    # Some clipped to 64 Ki letters, and what is made of them.
+    assert tells(HUGE, letter) < HUGE / 2

@@ -20,6 +20,7 @@ from measure import headline, row, timed
 
 if TYPE_CHECKING:
     from firstfault.deferred._agreement import Agreement
+    from firstfault.deferred._messages import Marks
     from firstfault.deferred._protocol import Outcome
 
 RANKS = 4
@@ -222,10 +223,10 @@ class Simulated:
         self.known = self._frozen_at = 0.0
         self.outcome: Outcome | None = None
 
-    def freeze(self) -> int:
-        """Return the number of calls."""
+    def freeze(self) -> tuple[int, Marks]:
+        """Return the number of calls, and no marks."""
         self._frozen_at = self._frozen_at or time.monotonic()
-        return self.rank
+        return self.rank, ()
 
     def frozen_at(self) -> float:
         """Return the time of the freeze."""

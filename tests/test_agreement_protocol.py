@@ -24,6 +24,7 @@ from firstfault.deferred._messages import (
     Finished,
     Freeze,
     Look,
+    Marks,
     Missed,
     Offer,
     Operation,
@@ -122,6 +123,10 @@ class Model:
         """Return the rank when it makes no further call."""
         return replace(rank, frozen=True)
 
+    def marks(self, rank: Rank) -> Marks:
+        """Return the latest steps, each of which has one call at its end."""
+        return tuple((n, n) for n in (rank.calls - 1, rank.calls) if n >= 0)
+
     def do(self, store: dict[str, str], operation: Operation) -> object:
         """Let an operation take effect and return its result."""
         match operation:
@@ -163,7 +168,7 @@ class Model:
                     pass
                 case Freeze():
                     rank = self.freeze(rank)
-                    events.insert(0, Done(rank.calls))
+                    events.insert(0, Done((rank.calls, self.marks(rank))))
                 case Wait():
                     rank = replace(rank, waits=(*rank.waits, operation))
                 case _:
@@ -483,7 +488,18 @@ class LeavesItsListener(Model):
         return super().do(store, operation)
 
 
+class CallsTwice(Model):
+    """Calls twice in each step of rank 1: a mistake of the program, to be noticed."""
+
+    def marks(self, rank: Rank) -> Marks:
+        return tuple(
+            (step, calls * (1 + (rank.state.rank == 1)))
+            for step, calls in super().marks(rank)
+        )
+
+
 FLAWS = [
+    (CallsTwice, "one fails", "gave up though all were there"),
     (MaximumItself, "one fails", "past the common call"),
     (CountsOn, "one fails", "past the common call|different calls"),
     (LastDecisionCounts, "waits run out", "two outcomes"),

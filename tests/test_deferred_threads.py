@@ -48,7 +48,9 @@ def test_an_error_captured_by_what_interrupts_a_capture_does_not_deadlock(
     assert errs.pending
 
 
-def test_the_errors_of_futures_count_also_after_the_loop(errs: Deferred) -> None:
+def test_the_errors_of_futures_count_also_after_the_loop(
+    errs: Deferred, caplog: pytest.LogCaptureFixture
+) -> None:
     go = threading.Event()
     with concurrent.futures.ThreadPoolExecutor() as pool:
         done = pool.submit(raises, ValueError("before"))
@@ -65,6 +67,7 @@ def test_the_errors_of_futures_count_also_after_the_loop(errs: Deferred) -> None
         with pytest.raises(DeferredErrors):
             errs.finish()
         assert errs.suppressed == 1
+        assert "not done within" not in caplog.text
 
 
 def test_a_future_that_does_not_end_is_an_error_too() -> None:

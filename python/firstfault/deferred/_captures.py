@@ -97,6 +97,11 @@ class Captures:
         """
 
         def decorate(fn: Callable[P, R]) -> Callable[P, R | None]:
+            if inspect.isgeneratorfunction(fn) or inspect.isasyncgenfunction(fn):
+                raise TypeError(
+                    f"{name_of(fn)} is a generator, which runs where it is iterated: "
+                    "put the scope into it, or around what iterates"
+                )
             if inspect.iscoroutinefunction(fn):
 
                 @functools.wraps(fn)

@@ -26,6 +26,7 @@ from firstfault.deferred._messages import (
     Event,
     Freeze,
     Look,
+    Marks,
     Missed,
     Offer,
     Operation,
@@ -48,8 +49,8 @@ A wait that times out prints warnings, so that short ones in turns are no way ou
 class Main(Protocol):
     """What the watcher does to the side of the main thread; none of it blocks."""
 
-    def freeze(self) -> int:
-        """Let no further call return; return how many have."""
+    def freeze(self) -> tuple[int, Marks]:
+        """Let no further call return; return how many have, and the latest marks."""
 
     def frozen_at(self) -> float:
         """Return the time of the freeze on the monotonic clock."""

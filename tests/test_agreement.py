@@ -160,6 +160,18 @@ def test_few_that_are_missing_are_found_in_few_round_trips() -> None:
     assert all_there.trips == 1
 
 
+def test_the_first_time_of_a_step_counts_and_only_steps_that_grow() -> None:
+    agreement = Agreement(0, 1.0)
+    marks = []
+    for step in 3, 3, 4, 4, 7, 2, 9:
+        agreement.mark(step)
+        agreement.should_stop()
+        marks.append(agreement.freeze()[1])
+        agreement._open = True
+    assert marks[1:3] == [((3, 0),), ((3, 0), (4, 2))]
+    assert marks[3:] == [((3, 0), (4, 2)), ((4, 2), (7, 4)), (), ()]
+
+
 def begins_anew() -> list[dict[str, Any]]:
     """Fail; make the group anew over the same store; then as a second attempt."""
     import torch.distributed as dist

@@ -278,6 +278,17 @@ def test_an_error_of_the_trunk_leaves_nobody_waiting(
     assert (told in output) == deferred
 
 
+def leaves_and_lives_on() -> tuple[bool, bool]:
+    with pytest.raises(LookupError), Deferred():
+        raise LookupError("broken")
+    return is_initialized(), has_no_leftover_threads()
+
+
+def test_the_emergency_way_leaves_no_group_and_no_thread() -> None:
+    ended = run_ranks(leaves_and_lives_on, 2)
+    assert [one.value for one in ended] == [(False, True)] * 2, ended
+
+
 def broken() -> BaseException:
     return LookupError("broken")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import re
 import subprocess
@@ -155,6 +156,20 @@ def test_a_program_that_forgets_to_finish_hears_of_it(style: str) -> None:
     ).stderr
     assert said.count("a deferred error was never raised") == 1
     assert "FileNotFoundError" in said.splitlines()[-1]
+
+
+def asks_after_the_end(fails: bool) -> bool:
+    errs = Deferred(deadline=DEADLINE)
+    if fails and os.environ["RANK"] == "0":
+        errs.capture(OSError("disk full"), "metrics")
+    with contextlib.suppress(DeferredErrors):
+        errs.finish()
+    return errs.should_stop()
+
+
+def test_should_stop_after_the_end_waits_for_nobody() -> None:
+    assert [one.value for one in run_ranks(asks_after_the_end, 2, False)] == [False] * 2
+    assert run_ranks(asks_after_the_end, 2, True)[0].value is True
 
 
 def test_a_generator_cannot_be_guarded() -> None:

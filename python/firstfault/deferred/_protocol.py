@@ -3,8 +3,8 @@
 Every rank calls `should_stop` the same number of times. When one has failed, each
 freezes its count of calls, so that no further call returns, and publishes it. The
 greatest count plus one is a call that nobody has made yet and that everybody comes to:
-there all stop. Ranks that did not call equally often have no such call; it shows where two
-of them had made different numbers of calls before one step, and then they are lost.
+there all stop. Ranks that did not call equally often have no such call. It shows where
+two of them had made different numbers of calls before one step; then they are lost.
 
 **Who decides.** The coordinator is the rank that first claims the key of that name: the
 first to have failed, hence one that lived then. It asks all, collects the answers of

@@ -177,11 +177,11 @@ def odd_class() -> BaseException:
     class Meta(type):
         @property
         def __name__(cls) -> str:  # type: ignore[override]
-            raise KeyError("no name")
+            raise SystemExit(3)
 
         @property
         def __module__(cls) -> str:  # type: ignore[override]
-            raise SystemExit(3)
+            raise KeyError("no module")
 
     class Odd(Exception, metaclass=Meta):
         @property

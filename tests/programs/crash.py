@@ -98,6 +98,17 @@ def forget_pages(path: str) -> None:
         os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 
+def run_in_another_interpreter(source: str) -> None:
+    """Run source in an interpreter that shares this one's GIL, in this thread."""
+    if sys.version_info >= (3, 13):
+        interpreters = importlib.import_module("_interpreters")
+        interpreter = interpreters.create("legacy")
+    else:
+        interpreters = importlib.import_module("_xxsubinterpreters")
+        interpreter = interpreters.create(isolated=False)
+    interpreters.run_string(interpreter, source)
+
+
 def waiting(started: threading.Semaphore, never: threading.Event) -> None:
     started.release()
     never.wait()
@@ -394,13 +405,7 @@ class Steps:
     @staticmethod
     def sub_interpreter(*source: str) -> None:
         """Run source in an interpreter of its own, in this thread."""
-        if sys.version_info >= (3, 13):
-            interpreters = importlib.import_module("_interpreters")
-            interpreter = interpreters.create("legacy")
-        else:
-            interpreters = importlib.import_module("_xxsubinterpreters")
-            interpreter = interpreters.create(isolated=False)
-        interpreters.run_string(interpreter, ":".join(source))
+        run_in_another_interpreter(":".join(source))
 
     @staticmethod
     def libc(function: str) -> None:

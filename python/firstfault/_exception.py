@@ -8,12 +8,14 @@ leaves.
 from __future__ import annotations
 
 from firstfault._patience import within
-from firstfault._text import cut, printable
+from firstfault._text import clip, cut, printable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from traceback import TracebackException
     from types import TracebackType
+    from typing import Any
 
 MESSAGE_BYTES = 16 * 1024
 CALLSTACK_BYTES = 64 * 1024
@@ -39,9 +41,12 @@ def class_name(cls: type) -> str:
 
 
 def text_of(value: object) -> str:
-    """Return ``str(value)``, or what went wrong: ``<str() raised KeyError>``."""
+    """Return ``str(value)``, or what went wrong: ``<str() raised KeyError>``.
+
+    Its middle is missing where it is very long, see `clip`.
+    """
     try:
-        return printable(str(value))
+        return printable(clip(str(value)))
     except BaseException as error:
         return f"<str() raised {class_name(type(error))}>"
 
@@ -173,7 +178,8 @@ def callstack(e: BaseException, truncated: dict[str, int]) -> str:
             within(_program_of(e), _load_sources, e)
             import traceback
 
-            text = "".join(traceback.format_exception(e))
+            shown = traceback.TracebackException.from_exception(e, compact=True)
+            text = "".join(_clipped(shown).format())
         except Exception:
             text = plain_callstack(e)
     text, missing = cut(printable(text), CALLSTACK_BYTES)
@@ -203,6 +209,24 @@ def _load_sources(e: BaseException) -> None:
     for name, module in files.items():
         linecache.checkcache(name)
         linecache.getlines(name, module)
+
+
+def _clipped(shown: TracebackException) -> TracebackException:
+    """Return the traceback with its very long messages and notes clipped.
+
+    It has copied none of them; its `format` would walk through each several times.
+    """
+    waiting: list[Any] = [shown]
+    while waiting:
+        one = waiting.pop()
+        one._str = clip(str(one))
+        if isinstance(one.__notes__, list):
+            one.__notes__ = [
+                clip(note) if isinstance(note, str) else note for note in one.__notes__
+            ]
+        waiting += filter(None, (one.__cause__, one.__context__))
+        waiting += one.exceptions or ()
+    return shown
 
 
 def plain_callstack(e: BaseException) -> str:

@@ -103,16 +103,23 @@ pub(crate) fn assemble(mut evidence: Evidence, options: &Options) -> Job {
     let numbers = Numbers::of(&evidence);
     let assumed = numbers.assumed();
     if !assumed.is_empty() {
-        let names = assumed.iter().take(3).filter_map(|run| run.file_name());
-        let mut runs = names
-            .map(|name| name.to_string_lossy())
-            .collect::<Vec<_>>()
-            .join(", ");
-        if assumed.len() > 3 {
-            runs.push_str(&format!(" and {} more", assumed.len() - 3));
+        // Each host's launcher may have used the same name.
+        let names: BTreeSet<_> = assumed.iter().filter_map(|run| run.file_name()).collect();
+        let mut runs: Vec<String> = names
+            .iter()
+            .take(3)
+            .map(|name| name.to_string_lossy().into_owned())
+            .collect();
+        if names.len() > runs.len() {
+            runs.push(format!("{} more names", names.len() - runs.len()));
         }
+        let number = match assumed.len() {
+            1 => String::new(),
+            number => format!(" ({number} directories)"),
+        };
         job.notes.push(format!(
-            "ranks below {runs} are numbered by the order of the directories: nothing tells them"
+            "ranks below {}{number} are numbered by the order of the directories: nothing tells them",
+            runs.join(", ")
         ));
     }
     let mut nameless = 0;

@@ -4,6 +4,7 @@ use crate::Options;
 use crate::decide::count;
 use crate::exits::Exit;
 use crate::failure::{Deferred, Rank};
+use crate::hearsay::Words;
 use crate::hosts::HostFact;
 use crate::kept::{KeptSection, Record};
 use crate::logs::Signalled;
@@ -12,7 +13,6 @@ use crate::recorder::Dump;
 use crate::records::{choose, drop_copies};
 use crate::scan::{Boxed, Evidence, FileRole, RunPath, Slot, run_id};
 use crate::schema::DamagedFile;
-use crate::words::Words;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
 

@@ -177,7 +177,12 @@ impl Output {
             return;
         }
         let lines: Vec<&str> = self.text.lines().collect();
-        let ends = (0..lines.len()).filter(|&at| crate::traceback::is_headline(lines[at]));
+        let is_end = |at: &usize| crate::traceback::is_headline(lines[*at]);
+        let last = (0..lines.len()).rev().find(is_end);
+        if last.is_none_or(|last| !crate::hearsay::is_near_end(&lines[last + 1..])) {
+            return;
+        }
+        let ends = (0..lines.len()).filter(is_end);
         let begins: Vec<usize> = ends
             .map(|end| {
                 let stack = lines[..end].iter().rev();
@@ -270,7 +275,7 @@ impl Output {
             || crate::output::last_words(&self.text).is_some()
             || crate::traceback::fatal(&self.text).is_some()
             || crate::traceback::terminate(&self.text).is_some()
-            || crate::words::last(&self.text).is_some()
+            || crate::hearsay::last(&self.text).is_some()
     }
 
     /// Puts another's lines behind its own.

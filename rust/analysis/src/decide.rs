@@ -6,9 +6,9 @@
 use crate::assemble::{HostKey, Job, RankEvidence};
 use crate::classify::{Role, Rule, rules};
 use crate::groups::Fingerprint;
+use crate::hearsay::Words;
 use crate::outcome::{End, Outcome};
 use crate::schema::Confidence;
-use crate::words::Words;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// How far clocks of different hosts are taken to differ, in nanoseconds.

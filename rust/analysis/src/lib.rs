@@ -38,6 +38,7 @@ mod ending;
 mod exits;
 mod explain;
 mod hang;
+mod hearsay;
 mod history;
 mod hosts;
 mod jobs;
@@ -61,7 +62,6 @@ mod speakers;
 mod user_rules;
 mod voices;
 mod watchdog;
-mod words;
 mod work;
 
 pub use error::{Error, ErrorKind};

@@ -2,9 +2,9 @@
 
 use crate::assemble::{HostKey, Job, RankEvidence};
 use crate::console::{Console, Label, Output};
+use crate::hearsay::Words;
 use crate::logs::AgentLog;
 use crate::traceback;
-use crate::words::Words;
 use std::collections::BTreeMap;
 use std::path::Path;
 

@@ -38,13 +38,27 @@ pub(crate) fn last(text: &str) -> Option<(usize, &'static Rule)> {
         {
             best = Some(((order, index), rule));
         }
-        own += usize::from(!line.starts_with(' ') && !line.is_empty() && !is_teardown(line));
+        own += usize::from(is_own(line));
         if own > LAST_LINES {
             break;
         }
     }
     let ((_, index), rule) = best?;
     Some((index, rule))
+}
+
+/// Whether a line is a program's own, of the kind that follows what it survived.
+fn is_own(line: &str) -> bool {
+    !line.starts_with(' ') && !line.is_empty() && !is_teardown(line)
+}
+
+/// Whether what stands in the lines before these may be the end of their log.
+pub(crate) fn is_near_end(after: &[&str]) -> bool {
+    after
+        .iter()
+        .filter(|line| is_own(line))
+        .nth(LAST_LINES)
+        .is_none()
 }
 
 /// Returns the rule of a line that tells of an error, and how little it says: 0 is most.

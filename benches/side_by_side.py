@@ -6,10 +6,10 @@ Prints medians and ratios; asserts nothing. Run by `make bench`.
 from __future__ import annotations
 
 import contextlib
-import gc
 import json
 import os
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
@@ -19,6 +19,7 @@ from pathlib import Path
 from measure import forked, headline, interleaved, row, run, timed
 
 STARTS = 40
+STARTS_WITH_TORCH = 15
 FORKS = 200
 FILES = 10_000
 CALLS = 200_000
@@ -31,10 +32,10 @@ def main() -> None:
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     sys.dont_write_bytecode = False
     interpreter_start()
+    trivial_main()
     # The other comparisons share one process that has torch already.
     import torch.distributed.elastic.multiprocessing.errors  # noqa: F401
 
-    trivial_main()
     one_error_file()
     many_error_files()
     # Last: it makes this process a rank with a black box.
@@ -43,19 +44,25 @@ def main() -> None:
 
 def interpreter_start() -> None:
     """Compare the start and end of an interpreter with and without our import."""
-    programs = {
-        "bare interpreter": "pass",
-        "import firstfault": "import firstfault",
-        "from firstfault import record": "from firstfault import record",
-        "decorated main": "from firstfault import record\nrecord(lambda: None)()",
-    }
-    starts = {
-        name: lambda code=code: run([sys.executable, "-c", code])
-        for name, code in programs.items()
-    }
-    for once in starts.values():
-        once()  # Compiles what it imports.
-    times = interleaved(starts, STARTS)
+    decorated = "from firstfault import record\nrecord(lambda: None)()"
+    with tempfile.TemporaryDirectory() as directory:
+        to_file = f"{directory}/error.json"
+        programs = {
+            "bare interpreter": ("", "pass"),
+            "import firstfault": ("", "import firstfault"),
+            "from firstfault import record": ("", "from firstfault import record"),
+            "decorated main": ("", decorated),
+            "decorated main with an error file": (to_file, decorated),
+        }
+        starts = {
+            name: lambda variable=f"TORCHELASTIC_ERROR_FILE={path}", code=code: run(
+                ["env", variable, sys.executable, "-c", code]
+            )
+            for name, (path, code) in programs.items()
+        }
+        for once in starts.values():
+            once()  # Compiles what it imports.
+        times = interleaved(starts, STARTS)
     headline("interpreter start to end, milliseconds", "over bare")
     for name, seconds in times.items():
         row(
@@ -65,47 +72,62 @@ def interpreter_start() -> None:
         )
 
 
+IN_A_TORCH_PROGRAM = """
+import sys, time
+import torch.distributed.elastic.multiprocessing.errors
+times = [time.perf_counter()]
+def lap():
+    times.append(time.perf_counter())
+if sys.argv[1]:
+    record = __import__(sys.argv[1], fromlist=["record"]).record
+else:
+    record = lambda main: main
+lap()
+record(lambda: None)()
+lap()
+record(lambda: None)()
+lap()
+print(*(later - before for before, later in zip(times, times[1:])))
+"""
+
+
 def trivial_main() -> None:
-    """Compare import, decorate, call and exit, in a process that has torch."""
+    """Compare import, decoration and call in whole programs that have loaded torch.
 
-    def undecorated() -> None:
-        (lambda: None)()
+    Not in forked children of one: they are without torch's threads, which make some
+    system calls slow, and copy each page that is written to. The end of a program is in
+    the table before: that of torch takes most of a second.
+    """
+    modules = {
+        "undecorated": "",
+        "torch's record": "torch.distributed.elastic.multiprocessing.errors",
+        "ours": "firstfault",
+        "ours with an error file": "firstfault",
+    }
 
-    def torchs() -> None:
-        from torch.distributed.elastic.multiprocessing.errors import record
+    def one(name: str) -> list[float]:
+        with tempfile.TemporaryDirectory() as directory:
+            has_file = name.endswith("error file")
+            done = subprocess.run(
+                [sys.executable, "-c", IN_A_TORCH_PROGRAM, modules[name]],
+                env=os.environ
+                | {"TORCHELASTIC_ERROR_FILE": f"{directory}/error.json" * has_file},
+                check=True,
+                capture_output=True,
+            )
+        return [float(seconds) for seconds in done.stdout.split()]
 
-        record(lambda: None)()
-
-    def ours() -> None:
-        from firstfault import record
-
-        record(lambda: None)()
-
-    # What stands still is not looked at by the children's collections.
-    gc.collect()
-    gc.freeze()
-    times = interleaved(
-        {
-            "undecorated": forked(undecorated),
-            "torch's record": forked(torchs),
-            "ours": forked(ours),
-        },
-        FORKS,
-    )
-    from firstfault import record
-
-    again = {"ours, imported before": forked(lambda: record(lambda: None)())}
-    times |= interleaved(again, FORKS)
+    samples: dict[str, list[list[float]]] = {name: [] for name in modules}
+    for _ in range(STARTS_WITH_TORCH):
+        for name, taken in samples.items():
+            taken.append(one(name))
     headline(
-        "import, decorate, call, exit of a trivial main, milliseconds",
-        "over undecorated",
+        "a trivial main in a program that has torch, milliseconds",
+        "import, first call, next call",
     )
-    for name, seconds in times.items():
-        row(
-            name,
-            f"{seconds * 1e3:.2f}",
-            f"+{(seconds - times['undecorated']) * 1e3:.2f}",
-        )
+    for name, taken in samples.items():
+        laps = [statistics.median(lap) * 1e3 for lap in zip(*taken, strict=True)]
+        row(name, f"{sum(laps[:2]):.2f}", ", ".join(f"{lap:.2f}" for lap in laps))
 
 
 def one_error_file() -> None:

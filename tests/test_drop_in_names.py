@@ -2,14 +2,12 @@
 
 import importlib
 import inspect
-import subprocess
-import sys
 from types import ModuleType
 
 import pytest
 
 import firstfault
-from conftest import Run, clean_environment
+from conftest import Run
 
 
 @pytest.fixture(scope="module")
@@ -79,38 +77,6 @@ def test_newer_hooks_are_there() -> None:
     assert handler._fn_name == "main"
     assert handler.record_success() is None  # type: ignore[func-returns-value]
     assert firstfault.ErrorHandler._fn_name is None
-
-
-@pytest.mark.parametrize(
-    "statement",
-    [
-        "import firstfault",
-        "from firstfault import record, ErrorHandler, get_error_handler",
-        "import firstfault; firstfault.record(lambda: 1)()",
-    ],
-)
-def test_loads_nothing_heavy(statement: str) -> None:
-    show = "print(*set(sys.modules) - before)"
-    script = f"import sys; before = set(sys.modules); {statement}; {show}"
-    loaded = subprocess.run(
-        [
-            sys.executable,
-            "-S",
-            "-c",
-            f"import sys; sys.path[:0] = {sys.path!r}; {script}",
-        ],
-        env=clean_environment(),
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout.split()
-    heavy = {
-        *("torch", "numpy", "dataclasses", "logging", "typing", "traceback", "json"),
-        *("inspect", "re", "pathlib", "warnings", "contextlib", "threading", "asyncio"),
-    }
-    assert heavy.isdisjoint(loaded)
-    if statement == "import firstfault":
-        assert loaded == ["firstfault"]
 
 
 def test_the_failures_import_no_torch(run: Run) -> None:

@@ -1,5 +1,6 @@
 """The decorator: what it keeps, whom it calls, what it does without a target."""
 
+import functools
 import inspect
 import json
 import os
@@ -11,6 +12,7 @@ import pytest
 import firstfault
 from conftest import Run, read_record
 from firstfault import record
+from firstfault._wrapping import wraps
 
 
 class TestTheWrapper:
@@ -25,6 +27,16 @@ class TestTheWrapper:
         for name in ("__name__", "__qualname__", "__doc__", "__module__"):
             assert getattr(wrapped, name) == getattr(main, name)
         assert wrapped.__annotations__ == main.__annotations__
+
+    @pytest.mark.parametrize(
+        "fn", [functools.partial(max, 1), abs, Path, str.upper, read_record, Path()]
+    )
+    def test_is_as_functools_would_make_it(self, fn: Any) -> None:
+        ours, theirs = wraps(fn)(lambda: None), functools.wraps(fn)(lambda: None)
+        assert vars(ours) == vars(theirs)
+        for name in functools.WRAPPER_ASSIGNMENTS:
+            if hasattr(fn, name):
+                assert getattr(ours, name) == getattr(theirs, name) == getattr(fn, name)
 
     @pytest.mark.parametrize(
         "kind", ["partial", "object", "method", "builtin", "class"]

@@ -121,6 +121,15 @@ def test_a_living_process_dumps_whole_stacks_afterwards(directory: Path) -> None
     assert len([t for t in section["threads"] if "waiting" in functions(t)]) == 3
 
 
+def test_a_living_process_keeps_the_files_that_it_opened(directory: Path) -> None:
+    """The number of the dump's own descriptor may be one of theirs by now."""
+    steps = ["close_all", "reopen_all", f"kill:{TERM}", "write_to_all", "exit:0"]
+    ours = crash(directory, *steps, under="activate", before=[f"handle:{TERM}"])
+    assert (ours.status, ours.stderr) == (0, "handled\n")
+    assert ours.files == sorted([snapshot_of(ours), "other.txt"])
+    assert (directory / "other.txt").read_text() == "." * 596
+
+
 PROGRAM = """
 import os, signal, sys
 from firstfault import record

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import faulthandler
-import functools
 import os
 import sys
 
 from firstfault import _native
 from firstfault._exception import headline
 from firstfault._text import cut, encode
+from firstfault._wrapping import wraps
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ def _outlive_faulthandler() -> None:
     """
 
     def staying(switch: Any) -> Any:
-        @functools.wraps(switch)
+        @wraps(switch)
         def switching(*args: Any, **kwargs: Any) -> Any:
             held = _native.held()
             try:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import sys
 from _contextvars import ContextVar
 from _thread import get_native_id
@@ -12,6 +11,7 @@ from firstfault import _native
 from firstfault._error_handler import is_disabled, leaving
 from firstfault._exception import class_name, exit_status, headline
 from firstfault._notices import ERROR, INFO, log, warn
+from firstfault._wrapping import wraps
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ def record(
     """
     if _is_coroutine_function(fn):
 
-        @functools.wraps(fn)
+        @wraps(fn)
         async def awaiting(*args: Any, **kwargs: Any) -> Any:
             with _Recording(fn, error_handler):
                 return await fn(*args, **kwargs)  # type: ignore[misc]
@@ -73,7 +73,7 @@ def record(
 
         return awaiting  # type: ignore[return-value]
 
-    @functools.wraps(fn)
+    @wraps(fn)
     def wrapper(*args: P.args, **kwargs: P.kwargs) -> R | None:
         with _Recording(fn, error_handler):
             return fn(*args, **kwargs)
@@ -209,7 +209,8 @@ def _is_child_failed(e: BaseException) -> bool:
 
 
 def _is_coroutine_function(fn: object) -> bool:
-    while isinstance(fn, functools.partial):
+    functools = sys.modules.get("functools")
+    while functools is not None and isinstance(fn, functools.partial):
         fn = fn.func
     code = getattr(getattr(fn, "__func__", fn), "__code__", None)
     return bool(getattr(code, "co_flags", 0) & 0x80)  # inspect.CO_COROUTINE

@@ -3,8 +3,8 @@
 # that runs in a dying process, a missing one means that the audit no longer links the handler.
 # All of symbols.txt is in signal-safety(7), or is a bare system call (clone, mmap, munmap, prctl, syscall), or touches
 # memory of its own alone (bcmp, memcpy, memset, sigaddset, __errno_location).
-# The unwinder runs after the first commit, in a guarded stage. Its list has firstfault_panic_reached too: framehop and
-# gimli index into tables, and a panic there is the end of that stage. It has no firstfault_allocator_reached.
+# The unwinder runs after the first commit, in a guarded stage. Its list has firstfault_panic_reached too: gimli indexes
+# into tables, and a panic there is the end of that stage.
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
 target=${CARGO_TARGET_DIR:-$here/../../target}

@@ -272,7 +272,7 @@ impl Output {
     /// Whether it holds somebody's last words.
     pub(crate) fn speaks(&self) -> bool {
         crate::traceback::has_start(&self.text)
-            || crate::output::last_words(&self.text).is_some()
+            || crate::words::last_words(&self.text).is_some()
             || crate::traceback::fatal(&self.text).is_some()
             || crate::traceback::terminate(&self.text).is_some()
             || crate::hearsay::last(&self.text).is_some()

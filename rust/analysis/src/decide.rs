@@ -4,9 +4,10 @@
 //! clocks' bound; without a candidate, whom the others waited for, or who left nothing.
 
 use crate::assemble::{HostKey, Job, RankEvidence};
+use crate::by_rank::ByRank;
 use crate::classify::{Role, Rule, rules};
 use crate::groups::Fingerprint;
-use crate::hearsay::Words;
+use crate::hearsay::Hearsay;
 use crate::outcome::{End, Outcome};
 use crate::schema::Confidence;
 use std::collections::{BTreeMap, BTreeSet};
@@ -44,7 +45,7 @@ pub(crate) enum Subject {
 /// The ranks of one attempt and how each ended.
 pub(crate) struct Attempt<'a> {
     pub(crate) job: &'a Job,
-    pub(crate) outcomes: BTreeMap<u32, Outcome<'a>>,
+    pub(crate) outcomes: ByRank<Outcome<'a>>,
     /// Ranks of which nothing at all was found.
     pub(crate) missing: BTreeSet<u32>,
 }
@@ -72,7 +73,7 @@ impl Attempt<'_> {
     /// Who is pointed at, and by whom.
     pub(crate) fn pointers(&self) -> BTreeMap<u32, Vec<u32>> {
         let mut pointers: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
-        for (&rank, outcome) in &self.outcomes {
+        for (&rank, outcome) in self.outcomes.iter() {
             for &target in outcome.finding.iter().flat_map(|finding| &finding.pointers) {
                 if target != rank {
                     pointers.entry(target).or_default().push(rank);
@@ -259,7 +260,7 @@ impl Attempt<'_> {
         if evidence().any(|it| it.record.is_none() && it.torn) {
             return Some("its log ends in the middle of a line");
         }
-        if self.job.words.iter().any(Words::is_cause) {
+        if self.job.hearsay.iter().any(Hearsay::is_cause) {
             return Some("another failure is told of nobody, and may have come first");
         }
         let own = |it: &RankEvidence| it.record.is_some() || it.status.is_some();

@@ -46,11 +46,6 @@ impl Plain<'_> {
         known.copied().unwrap_or(number)
     }
 
-    /// Whether lines of the text have other numbers than in the log.
-    pub(crate) fn is_renumbered(&self) -> bool {
-        !self.numbers.is_empty()
-    }
-
     /// Returns whose a line of the text is, counted from 0.
     pub(crate) fn whose(&self, index: usize) -> Option<Whose> {
         self.whose.get(index).copied().flatten()

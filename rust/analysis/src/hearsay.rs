@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 /// A line that says what failed, and not whose it is.
 #[derive(Debug)]
-pub(crate) struct Words {
+pub(crate) struct Hearsay {
     pub(crate) rule: &'static Rule,
     pub(crate) line: String,
     path: PathBuf,
@@ -97,7 +97,7 @@ fn judged(line: &str) -> Option<(usize, &'static Rule)> {
     Some((order, rule))
 }
 
-impl Words {
+impl Hearsay {
     /// Whether it tells of a cause that no other failure explains.
     pub(crate) fn is_cause(&self) -> bool {
         self.rule.role == Role::Primary && !self.rule.generic
@@ -127,7 +127,7 @@ impl Attempt<'_> {
         if !decision.as_ref().is_none_or(vague) {
             return decision;
         }
-        let said = self.job.words.iter();
+        let said = self.job.hearsay.iter();
         let Some(words) = said.min_by_key(|words| judged(&words.line).map(|(order, _)| order))
         else {
             return decision;

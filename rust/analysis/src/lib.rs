@@ -29,6 +29,7 @@ pub mod traceback;
 pub mod verdict;
 
 mod assemble;
+mod by_rank;
 mod console;
 mod decide;
 mod descendants;
@@ -62,6 +63,7 @@ mod speakers;
 mod user_rules;
 mod voices;
 mod watchdog;
+mod words;
 mod work;
 
 pub use error::{Error, ErrorKind};

@@ -2,11 +2,14 @@
 
 use crate::assemble::{HostKey, Job, RankEvidence};
 use crate::console::{Console, Label, Output};
-use crate::hearsay::Words;
+use crate::hearsay::Hearsay;
+use crate::kept::Shared;
 use crate::logs::AgentLog;
 use crate::traceback;
+use crate::words::Words;
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::sync::Arc;
 
 impl Job {
     pub(crate) fn add_consoles(&mut self, consoles: Vec<Console>, agents: &[AgentLog]) {
@@ -41,6 +44,7 @@ impl Job {
                     },
                 }
             }
+            let shared = Arc::clone(&self.shared);
             let lost_locals = locals.into_iter().filter(|(local, output)| {
                 let whose = self.ended_silently(&console.path);
                 let mut whose = whose.filter(|rank| rank.local_rank == Some(*local));
@@ -48,7 +52,7 @@ impl Job {
                 let Some(rank) = first.filter(|_| second.is_none()) else {
                     return true;
                 };
-                rank.set_words(output, &console.path);
+                rank.set_words(output, &console.path, &shared);
                 rank.output_shared = true;
                 false
             });
@@ -82,11 +86,12 @@ impl Job {
         if output.text.is_empty() {
             return;
         }
+        let shared = Arc::clone(&self.shared);
         let host = HostKey::Name(String::new());
         let evidence = self.rank(attempt, rank, None, host);
-        if evidence.record.is_none() && (evidence.output.is_empty() || evidence.by_summary) {
+        if evidence.record.is_none() && (evidence.words.is_none() || evidence.by_summary) {
             evidence.assumed |= assumed;
-            evidence.set_words(&output, path);
+            evidence.set_words(&output, path, &shared);
         } else if evidence.record.is_none() {
             // Which of the two is of this job nothing tells.
             evidence.assumed = true;
@@ -105,6 +110,7 @@ impl Job {
     /// Words without a label are those of a rank that ended by itself, and of which nothing else is known but that.
     fn add_nobodys(&mut self, mut console: Console, ends: &[usize]) {
         let path = std::mem::take(&mut console.path);
+        let shared = Arc::clone(&self.shared);
         if self.attempts.is_empty() {
             self.add_voices(console, &path);
             return;
@@ -122,11 +128,12 @@ impl Job {
                 whose.filter(|rank| rank.ended_silently(&path)).collect();
             let alike = whose.len() <= 1 || says_alike(&part.text, whose.len());
             if !alike || whose.is_empty() {
-                self.words.extend(Words::of(&path, &part.text, &part.lines));
+                self.hearsay
+                    .extend(Hearsay::of(&path, &part.text, &part.lines));
             }
             lost |= !alike;
             for rank in whose.into_iter().filter(|_| alike) {
-                rank.set_words(&part, &path);
+                rank.set_words(&part, &path, &shared);
                 rank.output_shared = true;
             }
         }
@@ -143,6 +150,7 @@ impl Job {
 impl Job {
     /// Adds what processes say of which not even the number is known: each traceback at the end of a log is one's.
     fn add_voices(&mut self, console: Console, path: &Path) {
+        let shared = Arc::clone(&self.shared);
         let names = console.names;
         let named = console.ranks.into_iter().filter_map(|(label, output)| {
             let Label::Process(index) = label else {
@@ -154,8 +162,8 @@ impl Job {
         let all = named.chain([(String::new(), console.unlabelled)]);
         let all: Vec<(String, Output)> = all.filter(|(_, output)| output.speaks()).collect();
         for (_, output) in &all {
-            self.words
-                .extend(Words::of(path, &output.text, &output.lines));
+            self.hearsay
+                .extend(Hearsay::of(path, &output.text, &output.lines));
         }
         let voices: Vec<(String, Output)> = all
             .into_iter()
@@ -174,7 +182,7 @@ impl Job {
         for (number, (host, output)) in (0..).zip(voices) {
             let evidence = self.rank(0, number, None, HostKey::Name(host));
             (evidence.nameless, evidence.assumed) = (true, true);
-            evidence.set_words(&output, path);
+            evidence.set_words(&output, path, &shared);
             evidence.output_shared = true;
         }
     }
@@ -198,7 +206,7 @@ fn says_alike(text: &str, ranks: usize) -> bool {
 
 impl RankEvidence {
     fn ended_silently(&self, path: &Path) -> bool {
-        let silent = self.record.is_none() && self.output.is_empty();
+        let silent = self.record.is_none() && self.words.is_none();
         let ended = self
             .status
             .as_ref()
@@ -206,10 +214,11 @@ impl RankEvidence {
         silent && ended
     }
 
-    fn set_words(&mut self, output: &Output, path: &Path) {
-        self.output = traceback::strip_prefixes(&output.text).into_owned();
+    fn set_words(&mut self, output: &Output, path: &Path, shared: &Shared) {
+        let text = traceback::strip_prefixes(&output.text);
+        let number = |index: usize| output.lines.get(index).copied().unwrap_or(0);
+        self.words = Words::of(&text, number, shared);
         self.output_path = Some(path.to_owned());
-        self.output_lines.clone_from(&output.lines);
         (self.uncaught, self.by_summary) = (output.uncaught, false);
         (self.by_logger, self.torn) = (output.by_logger, output.torn);
     }

@@ -180,14 +180,12 @@ fn arm(targets: &[Target], identity: &Identity) -> io::Result<()> {
     abort::install();
     panics::end_stages();
     threads::give_alternate_stack()?;
-    install::install(0).map_err(errno)?;
-    // Behind the handler: the tables know the frame of a signal by where an installed handler returns to.
-    firstfault_unwind::prepare();
-    Ok(())
+    firstfault_unwind::install();
+    install::install(0).map_err(errno)
 }
 
 /// Puts the handler back above handlers that it knows, and above any for the signals that it held until just now: a set
-/// of bits from [`held`]. Before [`activate`] there is nothing to put back.
+/// of bits from [`install::held`]. Before [`activate`] there is nothing to put back.
 ///
 /// # Errors
 /// The kernel refused an action.

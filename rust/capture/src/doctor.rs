@@ -301,9 +301,9 @@ mod tests {
     use firstfault_format::signals;
 
     #[test]
-    fn the_unwinder_is_missing_before_it_is_prepared() {
+    fn the_unwinder_is_missing_before_it_is_installed() {
         assert_eq!(native_stacks().status, Status::Problem);
-        firstfault_unwind::prepare();
+        firstfault_unwind::install();
         assert_eq!(native_stacks().status, Status::Ok);
     }
 

@@ -80,8 +80,12 @@ pub(crate) fn write(
 ) -> bool {
     let (facts, identity) = (findings.facts, &configuration.identity);
     let view;
-    let dump = match foreign::prepare_python_dump() {
-        Some(descriptor) if strength == Strength::Enriched => {
+    let dumped = match strength {
+        Strength::Enriched => foreign::prepare_python_dump(facts.is_final),
+        _ => None,
+    };
+    let dump = match dumped {
+        Some(descriptor) => {
             let length = sys::seek(descriptor, 0, libc::SEEK_CUR).unwrap_or(0) as usize;
             view = View::new(descriptor, length);
             match &view {
@@ -89,7 +93,7 @@ pub(crate) fn write(
                 None => read_dump(descriptor, length),
             }
         }
-        _ => &[],
+        None => &[],
     };
     let record = Record {
         facts,

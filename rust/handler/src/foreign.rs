@@ -80,13 +80,18 @@ pub fn python_dumper_address() -> usize {
 /// Makes the file that the dumper writes to ready, and returns its descriptor; `None` without a dumper or a file.
 ///
 /// The program may have closed the descriptor, or a forked child may share it with its parent: then there is a new
-/// file under the same number.
-pub fn prepare_python_dump() -> Option<i32> {
+/// file under the same number. What the program has opened there since is its own; `is_dying` says that it needs nothing
+/// any more.
+pub fn prepare_python_dump(is_dying: bool) -> Option<i32> {
     if FUNCTION.load(Ordering::Acquire) == 0 {
         return None;
     }
     let descriptor = DESCRIPTOR.load(Ordering::Relaxed);
     if !is_ours(descriptor) {
+        let is_taken = !is_known(descriptor) && sys::descriptor_status(descriptor).is_ok();
+        if is_taken && !is_dying {
+            return None;
+        }
         let fresh = sys::memory_file(c"firstfault")?;
         if fresh != descriptor {
             let moved = sys::duplicate_to(fresh, descriptor);
@@ -120,12 +125,16 @@ pub fn give_up_descriptor() -> bool {
 
 /// Whether the descriptor still is the memory file of this process.
 fn is_ours(descriptor: i32) -> bool {
+    PROCESS.load(Ordering::Relaxed) == sys::process_id() && is_known(descriptor)
+}
+
+/// Whether the descriptor is the memory file that was made last, by this process or by the parent that it shares it with.
+fn is_known(descriptor: i32) -> bool {
     let known = (
         DEVICE.load(Ordering::Relaxed),
         INODE.load(Ordering::Relaxed),
     );
-    PROCESS.load(Ordering::Relaxed) == sys::process_id()
-        && sys::descriptor_status(descriptor).is_ok_and(|status| status.identity == known)
+    sys::descriptor_status(descriptor).is_ok_and(|status| status.identity == known)
 }
 
 /// Writes the calling thread's Python stack; returns at once in a thread without one.

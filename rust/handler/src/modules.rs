@@ -89,6 +89,8 @@ struct Table {
     current: u16,
     /// Whether the map has been read to its end.
     is_whole: bool,
+    /// Changes as the map is forgotten or read anew.
+    reading: u32,
 }
 
 struct Room(UnsafeCell<Table>);
@@ -139,6 +141,7 @@ impl Table {
             base: 0,
             current: 0,
             is_whole: false,
+            reading: 0,
         }
     }
 
@@ -150,6 +153,7 @@ impl Table {
         self.path_length = 0;
         self.current = NO_MODULE;
         self.is_whole = false;
+        self.reading = self.reading.wrapping_add(1);
     }
 
     /// Takes one line, `start-end perms offset device inode path`.
@@ -271,6 +275,19 @@ pub fn read() -> bool {
 /// Forgets the map: the failure was none.
 pub(crate) fn forget() {
     table_mut().clear();
+}
+
+/// Returns a number that changes as the map is read anew: what was found by an earlier one may be gone.
+pub fn reading() -> u32 {
+    table().reading
+}
+
+/// Returns where the highest range of the map ends; 0 before it is read.
+pub fn end() -> u64 {
+    let table = table();
+    let last = table.ranges_used.checked_sub(1);
+    let last = last.and_then(|last| table.ranges.get(last));
+    last.map_or(0, |range| range.end)
 }
 
 /// Returns whether code may be at an address.

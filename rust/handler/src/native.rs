@@ -20,8 +20,8 @@ pub const OTHER_FRAMES_MAX: usize = 64;
 const FRAMES_MAX: usize = 16_384;
 /// What the walk by unwind tables may need of a stack, with room to spare.
 ///
-/// Measured: 56 KiB without optimization, of which a signal's frame has up to 11.
-const STACK_NEEDED: usize = 64 * 1024;
+/// Measured: 36 KiB without optimization, of which a signal's frame has up to 11.
+const STACK_NEEDED: usize = 48 * 1024;
 /// Marks an address that a call will return to; no address of a process has this bit.
 const IS_RETURN: u64 = 1 << 63;
 

@@ -28,6 +28,8 @@ const PARKED: u32 = 1;
 const DUMPED: u32 = 2;
 const FAULTED: u32 = 3;
 const LEFT: u32 = 4;
+/// Nothing: the kernel did not take the signal, as where the user has no more pending signals.
+const UNASKED: u32 = 5;
 
 /// What a thread is to do.
 const WAIT: u32 = 0;
@@ -105,7 +107,12 @@ impl Slot {
 
     /// Returns whether the thread stopped when it was asked to.
     pub fn has_answered(&self) -> bool {
-        self.state.load(Ordering::Relaxed) != ASKED
+        !matches!(self.state.load(Ordering::Relaxed), ASKED | UNASKED)
+    }
+
+    /// Returns whether the thread may still stop.
+    fn is_awaited(&self) -> bool {
+        self.state.load(Ordering::Relaxed) == ASKED && !self.status().has_ended()
     }
 
     /// Returns where the thread stopped, `None` where it did not.
@@ -191,11 +198,11 @@ pub fn park(signal: libc::c_int, is_crash: impl Fn(libc::c_int) -> bool) {
             break;
         }
     }
-    let asked = asked();
     let deadline = sys::clock_ns(libc::CLOCK_MONOTONIC).saturating_add(PARKING_MAX_NS);
     loop {
         let answered = ANSWERED.load(Ordering::Acquire);
-        if answered >= asked || sys::clock_ns(libc::CLOCK_MONOTONIC) > deadline {
+        let mut awaited = slots().iter().filter(|slot| slot.is_awaited());
+        if awaited.next().is_none() || sys::clock_ns(libc::CLOCK_MONOTONIC) > deadline {
             return;
         }
         sys::futex_wait(&ANSWERED, answered, NEXT_ANSWER_MAX_NS);
@@ -203,7 +210,7 @@ pub fn park(signal: libc::c_int, is_crash: impl Fn(libc::c_int) -> bool) {
         if ANSWERED.load(Ordering::Acquire) == answered
             && slots()
                 .iter()
-                .filter(|slot| !slot.is_still())
+                .filter(|slot| slot.is_awaited())
                 .all(|slot| sys::thread_blocks(slot.thread(), signal))
         {
             return;
@@ -229,7 +236,7 @@ fn forget_earlier() {
     for slot in slots() {
         loop {
             let state = slot.state.load(Ordering::Acquire);
-            if state == LEFT || state == ASKED {
+            if matches!(state, LEFT | ASKED | UNASKED) {
                 break;
             }
             if sys::clock_ns(libc::CLOCK_MONOTONIC) > deadline {
@@ -347,13 +354,6 @@ fn wait_for(command: &AtomicU32, is_due: impl Fn(u32) -> bool) -> u32 {
     }
 }
 
-/// Returns how many threads were asked.
-fn asked() -> u32 {
-    let ended = |slot: &&Slot| !slot.status().has_ended();
-    let asked = slots().iter().filter(ended);
-    asked.fold(0, |sum: u32, _| sum.saturating_add(1))
-}
-
 /// Asks every thread that has no slot yet; returns how many there were.
 fn ask_new_threads(signal: libc::c_int) -> usize {
     let own = sys::thread_id();
@@ -378,12 +378,14 @@ fn ask_new_threads(signal: libc::c_int) -> usize {
         if status.has_ended() {
             return;
         }
-        asked = asked.saturating_add(1);
-        if sys::signal_thread(thread, signal).is_err() {
-            // Gone between the look and the question.
-            USED.store(used, Ordering::Release);
-            asked = asked.saturating_sub(1);
-            seen = seen.saturating_sub(1);
+        match sys::signal_thread(thread, signal) {
+            Ok(()) => asked = asked.saturating_add(1),
+            Err(libc::ESRCH) => {
+                // Gone between the look and the question.
+                USED.store(used, Ordering::Release);
+                seen = seen.saturating_sub(1);
+            }
+            Err(_) => slot.state.store(UNASKED, Ordering::Relaxed),
         }
     });
     TOTAL.store(seen, Ordering::Relaxed);

@@ -1,17 +1,15 @@
-//! Native stacks by the modules' unwind tables: framehop, prepared in normal context, run by the signal handler.
+//! Native stacks by the modules' unwind tables, found and read as the signal handler walks.
 //!
-//! [`prepare`] makes a table of the loaded modules while the process is well, and gives the handler [`walk`] as a guarded
-//! foreign stage: it allocates nothing, takes no lock and reads stacks only through the kernel. The unwind tables it
-//! reads where the loader mapped them; a module that was unloaded since is a fault in that stage, no more.
-//!
-//! Of a module that was loaded after the last [`prepare`], the tables are found at the time of the walk.
+//! [`install`] gives the handler [`walk`] as a guarded foreign stage: it allocates nothing, takes no lock, and reads
+//! stacks and program headers through the kernel alone. The tables it reads where the loader mapped them; a module that
+//! is unloaded meanwhile is a fault in that stage, no more. Nothing is prepared, so a start costs nothing, and a module
+//! is found whenever it was loaded.
 #![no_std]
 
-extern crate alloc;
-
-mod late;
-mod modules;
+mod row;
+mod rule;
+mod signal_frame;
+mod tables;
 mod walk;
 
-pub use modules::{Prepared, prepare};
-pub use walk::{walk, walk_with};
+pub use walk::{install, walk};

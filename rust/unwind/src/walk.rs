@@ -1,33 +1,65 @@
 //! The walk itself: runs in the signal handler, after the first commit.
 
-use firstfault_handler::modules;
-use firstfault_handler::native::{self, Registers, Stack};
+use core::cell::UnsafeCell;
+
+use firstfault_handler::native::{Registers, Stack};
 use firstfault_handler::sys::MemoryPage;
-use framehop::{FrameAddress, UnwindRegsNative, Unwinder};
+use firstfault_handler::{foreign, modules};
 
-use crate::late::{self, Position};
-use crate::modules::{Prepared, prepared};
+use crate::row::{self, Context, Told};
+use crate::rule::{Kept, Rule};
+use crate::signal_frame;
+use crate::tables::Tables;
 
-/// Walks a stack by the tables of [`prepare`](crate::prepare), by frame pointers where a module has none.
-pub fn walk(start: &Registers, stack: &mut Stack, memory: &mut MemoryPage) {
-    match prepared() {
-        Some(prepared) => walk_with(prepared, start, stack, memory),
-        None => native::by_frame_pointers(start, stack, memory),
+/// Lets the handler walk native stacks by unwind tables.
+pub fn install() {
+    foreign::set_unwinder(walk);
+}
+
+/// What only the owner of the handler touches.
+struct Room(UnsafeCell<Kept>);
+
+// SAFETY: one thread at a time owns the handler, and only it walks. A nested entry on that thread abandons the frames
+// whose references into the room it overlaps; they are never used again.
+unsafe impl Sync for Room {}
+
+static ROOM: Room = Room(UnsafeCell::new(Kept::new()));
+
+/// A function on a stack that was called, or interrupted.
+struct Frame {
+    registers: Registers,
+    /// Whether its program counter is where a call returns to, else an instruction.
+    is_after_call: bool,
+}
+
+impl Frame {
+    fn at(registers: Registers) -> Self {
+        Self {
+            registers,
+            is_after_call: false,
+        }
+    }
+
+    fn after_call(registers: Registers) -> Self {
+        Self {
+            registers,
+            is_after_call: true,
+        }
+    }
+
+    /// Returns an address inside the instruction. The call may be the last thing in its function.
+    fn lookup(&self) -> u64 {
+        let back = u64::from(self.is_after_call);
+        self.registers.program_counter.wrapping_sub(back)
     }
 }
 
-/// Walks a stack by these tables.
-pub fn walk_with(
-    prepared: &Prepared,
-    start: &Registers,
-    stack: &mut Stack,
-    memory: &mut MemoryPage,
-) {
+/// Walks a stack by the modules' unwind tables, by frame pointers where a module has none.
+pub fn walk(start: &Registers, stack: &mut Stack, memory: &mut MemoryPage) {
     if !stack.push_instruction(start.program_counter) {
         return;
     }
-    let mut registers = to_framehop(start, prepared);
-    let mut address = FrameAddress::from_instruction_pointer(start.program_counter);
+    let mut frame = Frame::at(*start);
     if !modules::is_executable(start.program_counter) {
         // A call to where no code is: the caller is what the call itself left behind.
         let Some(caller) = start.after_return(memory) else {
@@ -36,138 +68,71 @@ pub fn walk_with(
         if !stack.push_return(caller.program_counter) {
             return;
         }
-        registers = to_framehop(&caller, prepared);
-        let Some(after) = FrameAddress::from_return_address(caller.program_counter) else {
-            return;
-        };
-        address = after;
+        frame = Frame::after_call(caller);
     }
-    // SAFETY: one thread at a time owns the handler, and only it walks.
-    let cache = unsafe { &mut *prepared.cache.get() };
-    loop {
-        if address.address() == prepared.restorer
-            && let Some(interrupted) = interrupted(stack_pointer(&registers), memory)
-        {
-            // A handler of somebody's: below its frame is what the signal interrupted.
-            if !stack.push_instruction(interrupted.program_counter) {
-                return;
-            }
-            registers = to_framehop(&interrupted, prepared);
-            address = FrameAddress::from_instruction_pointer(interrupted.program_counter);
-        }
-        let before = stack_pointer(&registers);
-        let by_late = late_step(prepared, address, &mut registers, memory);
-        let next = by_late.or_else(|| {
-            let mut read = |at: u64| memory.word(at).ok_or(());
-            let unwinder = &prepared.unwinder;
-            let next = unwinder.unwind_frame(address, &mut registers, cache, &mut read);
-            next.ok().flatten()
-        });
-        let Some(next) = next else {
-            return;
+    // SAFETY: see `Room`.
+    let kept = unsafe { &mut *ROOM.0.get() };
+    kept.renew();
+    while let Some(caller) = caller(&frame, kept, memory) {
+        let address = caller.registers.program_counter;
+        let goes_on = if caller.is_after_call {
+            // Every caller's frame is above its callee's; AArch64's innermost function may have none at all.
+            let is_above = caller.registers.stack_pointer > frame.registers.stack_pointer;
+            (is_above || !frame.is_after_call) && stack.push_return(address)
+        } else {
+            stack.push_instruction(address)
         };
-        // Every caller's frame is above its callee's.
-        let goes_on = stack_pointer(&registers) > before || address_is_first(address);
-        let Some(next) = FrameAddress::from_return_address(next).filter(|_| goes_on) else {
-            return;
-        };
-        if !stack.push_return(next.address()) {
+        if !goes_on {
             return;
         }
-        address = next;
+        frame = caller;
     }
 }
 
-/// Leaves a frame of a module that framehop does not know.
-fn late_step(
-    prepared: &Prepared,
-    address: FrameAddress,
-    registers: &mut UnwindRegsNative,
-    memory: &mut MemoryPage,
-) -> Option<u64> {
-    let lookup = address.address_for_lookup();
-    if prepared.knows(lookup) {
-        return None;
+/// Returns the frame that the stack goes on with, `None` at its end.
+fn caller(frame: &Frame, kept: &mut Kept, memory: &mut MemoryPage) -> Option<Frame> {
+    let lookup = frame.lookup();
+    let registers = &frame.registers;
+    let by = |rule: Rule, memory: &mut MemoryPage| {
+        let caller = rule.apply(registers, memory)?;
+        Some(Frame::after_call(caller))
+    };
+    if let Some(rule) = kept.find(lookup) {
+        return by(rule, memory);
     }
-    let module = modules::module_of(lookup)?;
-    // SAFETY: one thread at a time owns the handler, and only it walks.
-    let context = unsafe { &mut *prepared.late.get() };
-    let position = position(registers);
-    let (caller, next) = late::step(module.base, lookup, &position, context, memory)?;
-    *registers = to_framehop(
-        &Registers {
-            program_counter: next,
-            stack_pointer: caller.stack_pointer,
-            frame_pointer: caller.frame_pointer,
-            link: caller.link,
-        },
-        prepared,
-    );
-    Some(next)
-}
-
-fn position(registers: &UnwindRegsNative) -> Position {
-    #[cfg(target_arch = "x86_64")]
-    let (frame_pointer, link) = (registers.bp(), 0);
-    #[cfg(target_arch = "aarch64")]
-    let (frame_pointer, link) = (registers.fp(), registers.lr());
-    Position {
-        stack_pointer: registers.sp(),
-        frame_pointer,
-        link,
-    }
-}
-
-/// AArch64's innermost function may have no frame at all.
-fn address_is_first(address: FrameAddress) -> bool {
-    !address.is_return_address()
-}
-
-#[cfg(target_arch = "x86_64")]
-fn to_framehop(registers: &Registers, _prepared: &Prepared) -> UnwindRegsNative {
-    UnwindRegsNative::new(
-        registers.program_counter,
-        registers.stack_pointer,
-        registers.frame_pointer,
-    )
-}
-
-#[cfg(target_arch = "aarch64")]
-fn to_framehop(registers: &Registers, prepared: &Prepared) -> UnwindRegsNative {
-    let mask = framehop::aarch64::PtrAuthMask::from_max_known_address(prepared.highest);
-    UnwindRegsNative::new_with_ptr_auth_mask(
-        mask,
-        registers.link,
-        registers.stack_pointer,
-        registers.frame_pointer,
-    )
-}
-
-fn stack_pointer(registers: &UnwindRegsNative) -> u64 {
-    registers.sp()
-}
-
-/// Returns what a signal interrupted: its context lies where the handler's return leaves the stack pointer.
-///
-/// Source: Linux, arch/x86/include/asm/sigframe.h, `rt_sigframe`. AArch64's unwind tables tell it themselves.
-fn interrupted(context: u64, memory: &mut MemoryPage) -> Option<Registers> {
-    #[cfg(target_arch = "x86_64")]
+    let Some(tables) = modules::module_of(lookup).and_then(|module| Tables::of(module.base)) else {
+        return by(Rule::FRAME_POINTER, memory);
+    };
+    let entry = tables.entry(lookup);
+    if entry
+        .as_ref()
+        .is_none_or(|entry| entry.is_signal_trampoline())
+        && signal_frame::is_return(registers.program_counter, memory)
     {
-        let general = core::mem::offset_of!(libc::ucontext_t, uc_mcontext) as u64;
-        let mut register = |index: libc::c_int| {
-            let offset = general.checked_add(u64::from(index.unsigned_abs()).checked_mul(8)?)?;
-            memory.word(context.checked_add(offset)?)
+        // A handler of somebody's: below its frame is what the signal interrupted.
+        return signal_frame::interrupted(registers.stack_pointer, memory).map(Frame::at);
+    }
+    let Some(entry) = entry else {
+        // Code that was written by hand; what was interrupted in it has most likely not touched the stack.
+        let rule = if frame.is_after_call {
+            Rule::FRAME_POINTER
+        } else {
+            Rule::UNTOUCHED
         };
-        Some(Registers {
-            program_counter: register(libc::REG_RIP)?,
-            stack_pointer: register(libc::REG_RSP)?,
-            frame_pointer: register(libc::REG_RBP)?,
-            link: 0,
-        })
-    }
-    #[cfg(target_arch = "aarch64")]
-    {
-        let _ = (context, memory);
-        None
+        return by(rule, memory);
+    };
+    let mut context = Context::new_in();
+    let row = entry
+        .unwind_info_for_address(&tables.frames, &tables.bases, &mut context, lookup)
+        .ok();
+    let told =
+        row.and_then(|row| row::told(row, &tables, entry.cie().encoding(), registers, memory));
+    match told {
+        Some(Told::Rule(rule)) => {
+            kept.keep(lookup, rule);
+            by(rule, memory)
+        }
+        Some(Told::Caller(caller)) => Some(Frame::after_call(caller)),
+        None => by(Rule::FRAME_POINTER, memory),
     }
 }

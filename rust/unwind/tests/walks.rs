@@ -92,9 +92,9 @@ fn sample_own_stack() {
         "{whole} of {samples} walks reached the thread's start, {} bytes of stack used",
         STACK_SIZE - untouched
     );
-    // What is left: PLT stubs in the middle of binding, and the middle of an epilogue with hand-written tables.
-    assert!(whole * 100 >= samples * 98, "{whole} of {samples}");
-    assert!(STACK_SIZE - untouched < 64 * 1024);
+    // What may be left: the middle of code that was written by hand.
+    assert!(whole * 1000 >= samples * 999, "{whole} of {samples}");
+    assert!(STACK_SIZE - untouched < 48 * 1024);
 }
 
 /// xorshift64: the same walks each time.
@@ -166,7 +166,7 @@ fn walk_from_anywhere(walks: usize) {
 /// One test: a walk has one owner at a time, as in the handler.
 #[test]
 fn no_walk_faults() {
-    firstfault_unwind::prepare();
+    firstfault_unwind::install();
     assert!(modules::read());
     sample_own_stack();
     walk_from_anywhere(WALKS);
@@ -175,8 +175,6 @@ fn no_walk_faults() {
         let handle = unsafe { libc::dlopen(library.as_ptr(), libc::RTLD_NOW) };
         assert!(!handle.is_null(), "{library:?} cannot be loaded");
         assert!(modules::read());
-        walk_from_anywhere(WALKS);
-        firstfault_unwind::prepare();
         walk_from_anywhere(10 * WALKS);
     }
 }

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 const RANKS_PER_HOST: usize = 8;
 const START: usize = 1_790_000_000;
-const LOG_RANKS: usize = 1024;
+pub(crate) const LOG_RANKS: usize = 1024;
 
 /// Writes error files of 3 to 30 KB, torch's and ours; the one in the middle tells the cause. Returns their paths.
 pub(crate) fn mixed(directory: &Path, ranks: usize) -> Vec<PathBuf> {
@@ -69,20 +69,20 @@ fn record(rank: usize, ranks: usize, host: &str) -> Value {
     file
 }
 
-/// Writes the outputs of 1,024 workers that left no error file, so many bytes in all.
-pub(crate) fn outputs(directory: &Path, bytes: usize) -> Vec<PathBuf> {
+/// Writes the outputs of so many workers that left no error file, so many bytes in all.
+pub(crate) fn outputs(directory: &Path, ranks: usize, bytes: usize) -> Vec<PathBuf> {
     let one = |rank: usize| {
         let host = format!("host{:03}", rank / RANKS_PER_HOST);
         let folder = directory.join(host).join("run_a").join("attempt_0");
         let folder = folder.join((rank % RANKS_PER_HOST).to_string());
         fs::create_dir_all(&folder).expect("a new directory");
-        let mut text = noise(rank, bytes / LOG_RANKS, "");
-        text.push_str(&ending(rank, ""));
+        let mut text = noise(rank, bytes / ranks, "");
+        text.push_str(&ending(rank, ranks, ""));
         let path = folder.join("stderr.log");
         fs::write(&path, text).expect("a new file");
         path
     };
-    (0..LOG_RANKS).map(one).collect()
+    (0..ranks).map(one).collect()
 }
 
 /// Writes one log in which 1,024 ranks speak in turns; the cause stands in its middle.
@@ -93,11 +93,11 @@ pub(crate) fn console(directory: &Path, bytes: usize) -> Vec<PathBuf> {
         let label = format!("[rank{rank}]: ");
         text.push_str(&noise(rank, bytes / LOG_RANKS, &label));
         if rank == LOG_RANKS / 2 {
-            text.push_str(&ending(rank, &label));
+            text.push_str(&ending(rank, LOG_RANKS, &label));
         }
     }
     for rank in (0..LOG_RANKS).filter(|&rank| rank != LOG_RANKS / 2) {
-        text.push_str(&ending(rank, &format!("[rank{rank}]: ")));
+        text.push_str(&ending(rank, LOG_RANKS, &format!("[rank{rank}]: ")));
     }
     fs::write(&path, text).expect("a new file");
     vec![path]
@@ -116,8 +116,8 @@ fn noise(rank: usize, bytes: usize, label: &str) -> String {
     text
 }
 
-fn ending(rank: usize, label: &str) -> String {
-    let error = if rank == LOG_RANKS / 2 {
+fn ending(rank: usize, ranks: usize, label: &str) -> String {
+    let error = if rank == ranks / 2 {
         "ValueError: loss is nan at step 9".to_owned()
     } else {
         format!(

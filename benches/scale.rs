@@ -1,5 +1,5 @@
 //! Whole jobs: the report against torch's own aggregation, the floor of open, read and close, and the memory it takes;
-//! logs against a count of their lines; a file system that takes 5 ms an open against reading it one by one.
+//! logs against a count of their lines; the memory of many outputs without records; a file system that takes 5 ms an open against reading it one by one.
 //!
 //! `make bench` runs it. FIRSTFAULT_BENCH_RANKS (`1000,16384,100000`), FIRSTFAULT_BENCH_LOG_MB (512) and
 //! FIRSTFAULT_BENCH_PYTHON, an interpreter that has torch, change what is measured.
@@ -9,6 +9,7 @@ mod jobs;
 
 use firstfault_analysis::{Options, analyze, report};
 use firstfault_benches::{count_lines, read_all};
+use std::collections::BTreeSet;
 use std::env;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -18,6 +19,10 @@ use std::time::{Duration, Instant};
 const MOST_FOR_TORCH: usize = 20_000;
 
 const SAMPLES: usize = 5;
+
+/// Workers that left an output alone, longer than what is read of one.
+const SILENT_RANKS: usize = 2_000;
+const SILENT_BYTES: usize = 300 << 10;
 
 /// Directories with one error file each, below the file system that is made slow.
 const SLOW_RANKS: usize = 512;
@@ -37,12 +42,9 @@ fn main() {
         println!("memory: {growth:.0} bytes a rank from {few} to {many} ranks");
     }
     let megabytes = env::var("FIRSTFAULT_BENCH_LOG_MB").ok();
-    logs(
-        megabytes
-            .and_then(|number| number.parse().ok())
-            .unwrap_or(512)
-            << 20,
-    );
+    let megabytes = megabytes.and_then(|number| number.parse().ok());
+    logs(megabytes.unwrap_or(512) << 20);
+    silent();
     slow_opens();
 }
 
@@ -148,7 +150,8 @@ fn logs(bytes: usize) {
     for (what, write) in [
         (
             "outputs of 1024 workers",
-            jobs::outputs as fn(&Path, usize) -> Vec<PathBuf>,
+            (|directory, bytes| jobs::outputs(directory, jobs::LOG_RANKS, bytes))
+                as fn(&Path, usize) -> Vec<PathBuf>,
         ),
         ("one log of 1024 ranks", jobs::console),
     ] {
@@ -174,6 +177,19 @@ fn logs(bytes: usize) {
     }
 }
 
+/// Measures the memory that many workers take that left nothing but their outputs.
+fn silent() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    jobs::outputs(directory.path(), SILENT_RANKS, SILENT_RANKS * SILENT_BYTES);
+    let cost = cost(directory.path(), None);
+    println!(
+        "{SILENT_RANKS} ranks without a record, {} KB of output each: report {:.1} ms, peak memory {} MB",
+        SILENT_BYTES >> 10,
+        milliseconds(cost.time),
+        cost.peak_bytes / 1_000_000,
+    );
+}
+
 /// Measures a job on a file system that takes 5 ms for each open, against as many opens one after another.
 fn slow_opens() {
     let directory = tempfile::tempdir().expect("a temporary directory");
@@ -189,16 +205,22 @@ fn slow_opens() {
         return;
     }
     let job = directory.path().join("job");
-    jobs::mixed(&job, SLOW_RANKS);
+    let paths = jobs::mixed(&job, SLOW_RANKS);
     let mut ours: Vec<Duration> = (0..SAMPLES)
         .map(|_| cost(&job, Some(&library)).time)
         .collect();
     let ours = median(&mut ours);
-    // One open for a directory and one for what is in it.
-    let serial = Duration::from_millis(5) * 2 * u32::try_from(SLOW_RANKS).expect("small");
+    // Each file, and each directory above it.
+    let below = |path: &PathBuf| -> Vec<PathBuf> {
+        let above = path.ancestors().take_while(|above| above.starts_with(&job));
+        above.map(Path::to_owned).collect()
+    };
+    let opened: BTreeSet<PathBuf> = paths.iter().flat_map(below).collect();
+    let serial = Duration::from_millis(5) * u32::try_from(opened.len()).expect("few");
     println!(
-        "{SLOW_RANKS} ranks at 5 ms an open: report {:.0} ms, one by one {:.0} ms, a {:.0}th",
+        "{SLOW_RANKS} ranks at 5 ms an open: report {:.0} ms, {} opens one by one {:.0} ms, a {:.0}th",
         milliseconds(ours),
+        opened.len(),
         milliseconds(serial),
         serial.as_secs_f64() / ours.as_secs_f64()
     );

@@ -1,6 +1,7 @@
 """The faults of the capture matrix, and how a record names each."""
 
 import platform
+import sys
 from dataclasses import dataclass
 from signal import (
     SIGABRT,
@@ -106,15 +107,6 @@ FAULTS = {
     "stack overflow by large frames": Fault(
         "overflow_by_large_frames", SIGSEGV, "SEGV_", "stack overflow at 0x"
     ),
-    "recursion through C": Fault(
-        "c_recursion",
-        SIGSEGV,
-        "SEGV_",
-        "stack overflow at 0x",
-        native=False,
-        # CPython's dumper stops at a hundred frames.
-        stack=("deeper", "deeper"),
-    ),
     "smashed stack": Fault(
         "smashed_stack",
         SIGILL,
@@ -192,6 +184,20 @@ FAULTS = {
         to_process=True,
     ),
 }
+
+# From Python 3.12 on it is a RecursionError.
+if sys.version_info < (3, 12):
+    FAULTS |= {
+        "recursion through C": Fault(
+            "c_recursion",
+            SIGSEGV,
+            "SEGV_",
+            "stack overflow at 0x",
+            native=False,
+            # CPython's dumper stops at a hundred frames.
+            stack=("deeper", "deeper"),
+        ),
+    }
 if ON_X86:
     FAULTS |= {
         "read of a non-canonical address": Fault(

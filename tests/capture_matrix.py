@@ -1,5 +1,6 @@
 """The contexts of the capture matrix, and what is expected of each fault in them."""
 
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from signal import SIGSEGV
@@ -56,6 +57,11 @@ NO_ALTERNATE_STACK = {
 }
 IN_MAIN = ("main", "<module>")
 IN_THREAD = ("run", "_bootstrap_inner", "_bootstrap")
+
+# CPython's dumper shows the frames of one interpreter: before 3.12, of the main one.
+IN_ANOTHER_INTERPRETER = ("sub_interpreter", *IN_MAIN)
+if sys.version_info >= (3, 12):
+    IN_ANOTHER_INTERPRETER = ("in_another_interpreter", "<module>")
 
 CONTEXTS = {
     "main thread": Context(EVERY),
@@ -124,7 +130,7 @@ CONTEXTS = {
         place="pool_worker", stack=("fault", "run", "pool_worker"), record=CHILD
     ),
     "another interpreter": Context(
-        SOME, place="sub_interpreter", stack=("sub_interpreter", *IN_MAIN)
+        SOME, place="sub_interpreter", stack=IN_ANOTHER_INTERPRETER
     ),
     "beside another interpreter": Context(
         SOME, place="beside_a_sub_interpreter", exact=False

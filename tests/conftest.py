@@ -1,5 +1,6 @@
 """What all tests share: programs that run, end and leave files, and their schema."""
 
+import contextlib
 import functools
 import importlib.resources
 import json
@@ -18,6 +19,10 @@ import pytest
 
 PROGRAMS = Path(__file__).parent / "programs"
 SPARE_PLACE = Path("/dev/shm")
+
+# For each connection torch asks the name server who the peer is, mostly this machine,
+# and waits five seconds for an answer that is lost: no test's processes ask.
+os.environ.setdefault("RES_OPTIONS", "attempts:0")
 
 # Variables that would make a test depend on who runs it.
 FOREIGN = ("FIRSTFAULT_", "TORCHELASTIC_", "RANK", "LOCAL_RANK", "WORLD_SIZE", "GROUP_")
@@ -54,6 +59,25 @@ class Ended:
 
 
 Run = Callable[..., Ended]
+
+
+@pytest.fixture(autouse=True)
+def nothing_stays_pending() -> Iterator[None]:
+    """Fail a test that leaves a deferred error in this process, which nobody raises."""
+    yield
+    captures = sys.modules.get("firstfault.deferred._captures")
+    assert captures is None or not captures._unraised
+
+
+@pytest.fixture
+def errs() -> Iterator[Any]:
+    """A rank's `Deferred`; what it has deferred is dropped when the test is over."""
+    from firstfault.deferred import Deferred, DeferredErrors
+
+    errs = Deferred()
+    yield errs
+    with contextlib.suppress(DeferredErrors):
+        errs.finish()
 
 
 @pytest.fixture(scope="session", autouse=True)

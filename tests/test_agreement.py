@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 import sys
@@ -11,8 +12,9 @@ from typing import Any
 
 import pytest
 
-from firstfault.deferred import _agreement
+from firstfault.deferred import _agreement, _watcher
 from firstfault.deferred._agreement import Agreement
+from firstfault.deferred._messages import Look
 from firstfault.deferred._protocol import Phase
 from process_groups import Rank, run_ranks
 
@@ -113,8 +115,6 @@ def test_nobody_stops_where_nobody_fails(store: str) -> None:
 
 def counts_operations() -> list[str]:
     """Return what the watcher did on the store while nobody failed."""
-    from firstfault.deferred import _watcher
-
     done = []
     do = _watcher._do
 
@@ -131,6 +131,45 @@ def test_nothing_is_sent_until_one_fails() -> None:
     # Joined, whether asked, finished, and its own bell at the end.
     [_, operations] = values(run_ranks(counts_operations, 2))
     assert operations == ["Put", "Look", "Put", "Put"]
+
+
+class Keys:
+    """A store of which only which keys are set matters; counts its round trips."""
+
+    def __init__(self, *there: str) -> None:
+        self.there = set(there)
+        self.trips = 0
+
+    def check(self, keys: list[str]) -> bool:
+        """Return whether all are set."""
+        self.trips += 1
+        return self.there.issuperset(keys)
+
+
+def test_few_that_are_missing_are_found_in_few_round_trips() -> None:
+    few = ("a", "b", "c", "d", "e")
+    for chosen in itertools.product([False, True], repeat=len(few)):
+        there = frozenset(itertools.compress(few, chosen))
+        assert _watcher._do(Keys(*there), Look(few)) == there
+    ranks = tuple(map(str, range(1024)))
+    store = Keys(*ranks[:700], *ranks[708:])  # A host is missing.
+    assert _watcher._do(store, Look(ranks)) == store.there
+    assert store.trips < 50
+    all_there = Keys(*ranks)
+    assert _watcher._do(all_there, Look(ranks)) == all_there.there
+    assert all_there.trips == 1
+
+
+def test_the_first_time_of_a_step_counts_and_only_steps_that_grow() -> None:
+    agreement = Agreement(0, 1.0)
+    marks = []
+    for step in 3, 3, 4, 4, 7, 2, 9:
+        agreement.mark(step)
+        agreement.should_stop()
+        marks.append(agreement.freeze()[1])
+        agreement._open = True
+    assert marks[1:3] == [((3, 0),), ((3, 0), (4, 2))]
+    assert marks[3:] == [((3, 0), (4, 2)), ((4, 2), (7, 4)), (), ()]
 
 
 def begins_anew() -> list[dict[str, Any]]:

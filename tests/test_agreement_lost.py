@@ -207,6 +207,10 @@ def test_the_host_of_the_store_is_killed(host: str) -> None:
 
 def starts_without_a_store() -> str:
     """Let the store's host be stopped before this rank joins."""
+    import torch.distributed as dist
+
+    # The other may not have made its group yet.
+    dist.barrier()
     stop(process_ids()["agent"])
     with pytest.raises(AgreementError) as raised:
         Agreement.start(deadline=0.5)

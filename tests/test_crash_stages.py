@@ -1,5 +1,6 @@
 """The handler in trouble: its stages fault, lack descriptors, or meet each other."""
 
+import ctypes
 import json
 from collections import Counter
 from pathlib import Path
@@ -73,6 +74,12 @@ CORRUPT = {
 }
 
 
+# Python 3.13 and 3.14 keep this to themselves; what is left of the dumper there serves
+# no more once a dump has been cut short.
+DUMPERS = ("_Py_DumpTraceback", "PyUnstable_DumpTraceback")
+SERVES_AGAIN = any(hasattr(ctypes.pythonapi, name) for name in DUMPERS)
+
+
 @pytest.mark.parametrize("under", ["activate", "firstfault"])
 @pytest.mark.parametrize("what", CORRUPT)
 def test_a_stage_faults_or_hangs(
@@ -91,12 +98,15 @@ def test_a_stage_faults_or_hangs(
     found = stages(record)
     stage, status = CORRUPT[what]
     assert found.pop(stage) == status
+    if not SERVES_AGAIN:
+        assert found.pop("other_python_stacks", "skipped") == "skipped"
     assert set(found.values()) == {"ok"}
     if what.startswith("other"):
         assert "main" in functions(crashed_thread(record))
     threads = [functions(thread) for thread in record["firstfault"]["threads"]]
     # What one dump has cost itself, it costs no other.
-    assert sum("waiting" in found for found in threads) == others
+    told = sum("waiting" in found for found in threads)
+    assert told == others if SERVES_AGAIN else told < others
 
 
 @pytest.mark.parametrize("fault", TOGETHER)

@@ -1,5 +1,6 @@
 """What a crash record says of each thread: its state, and whether it holds the GIL."""
 
+import sys
 from pathlib import Path
 from signal import SIGSEGV
 from typing import Any
@@ -89,5 +90,7 @@ def test_a_python_thread_that_holds_the_gil(directory: Path) -> None:
 
 def test_the_gil_of_a_thread_that_does_not_answer(directory: Path) -> None:
     found = threads(directory, "uninterruptible", "held.read_null")
-    assert [thread["holds_gil"] for thread in found] == [True, False]
+    # From Python 3.12 on a thread alone can say it of itself.
+    untold = None if sys.version_info >= (3, 12) else False
+    assert [thread.get("holds_gil") for thread in found] == [True, untold]
     assert found[1]["answered"] is False

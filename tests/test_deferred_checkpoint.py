@@ -251,6 +251,44 @@ def test_no_rank_passes_its_next_call_after_a_failed_commit(tmp_path: Path) -> N
         assert one.value == [True, False, True], one.output
 
 
+def fails_before_the_purge(directory: str) -> None:
+    """Fail on rank 1, when the checkpoint has its name and before old ones go."""
+    root = Path(directory)
+    errs = Deferred()
+    assert prepare(errs, root / "new.tmp")
+    assert commit(errs, root / "new.tmp", root / "new")
+    if rank() == 1:
+        errs.capture(OSError("disk full"), "upload")
+    purge(errs, [root / "old"])
+    with pytest.raises(DeferredErrors):
+        errs.finish()
+
+
+def test_nothing_is_purged_when_any_rank_has_failed(tmp_path: Path) -> None:
+    (tmp_path / "old").mkdir()
+    for one in run_ranks(fails_before_the_purge, RANKS, str(tmp_path)):
+        assert one.status == 0, one.output
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["new", "old"]
+
+
+def test_all_is_on_the_disk_before_it_has_its_name(
+    errs: Deferred, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done: list[object] = []
+    rename = os.rename
+    path_of = "/proc/self/fd/{}".format
+    monkeypatch.setattr(
+        os, "fsync", lambda file: done.append(Path(os.readlink(path_of(file))).name)
+    )
+    monkeypatch.setattr(
+        os, "rename", lambda *paths: (done.append("rename"), rename(*paths))
+    )
+    (tmp_path / "new.tmp" / "shard").mkdir(parents=True)
+    (tmp_path / "new.tmp" / "shard" / "weights").touch()
+    assert commit(errs, tmp_path / "new.tmp", tmp_path / "new")
+    assert done == ["new.tmp", "shard", "weights", "rename", tmp_path.name]
+
+
 def test_only_what_is_named_temporary_is_removed(tmp_path: Path) -> None:
     precious = tmp_path / "data"
     precious.mkdir()
@@ -259,8 +297,7 @@ def test_only_what_is_named_temporary_is_removed(tmp_path: Path) -> None:
     assert precious.exists()
 
 
-def test_a_file_is_replaced(tmp_path: Path) -> None:
-    errs = Deferred()
+def test_a_file_is_replaced(errs: Deferred, tmp_path: Path) -> None:
     final, tmp = tmp_path / "last.pt", tmp_path / "last.pt.tmp"
     final.write_text("old")
     tmp.write_text("new")

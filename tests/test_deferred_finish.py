@@ -1,25 +1,19 @@
-"""How a run ends on real ranks: in order with every rank, or by the emergency way."""
+"""How a run ends in order on real ranks: all know who failed, and raise."""
 
 import os
 import signal
 import threading
 import time
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from conftest import Run
 from firstfault.deferred import (
-    AgreementError,
     Deferred,
     DeferredErrors,
     RemoteDeferredError,
 )
-from process_groups import process_ids, run_ranks
-
-PATIENCE = 3.0
-"""Seconds after which a rank counts as lost in tests where one is."""
+from process_groups import run_ranks
 
 
 def rank() -> int:
@@ -45,9 +39,6 @@ def is_initialized() -> bool:
 def has_no_leftover_threads() -> bool:
     """Return whether what finish started has ended."""
     return not any("firstfault" in thread.name for thread in threading.enumerate())
-
-
-# In order.
 
 
 def succeeds() -> tuple[bool, bool]:
@@ -247,211 +238,3 @@ def test_a_group_that_cannot_be_destroyed_keeps_nobody() -> None:
     for one in run_ranks(destroys_slowly, 2):
         assert one.status == 0, one.output
         assert one.value < 10
-
-
-# The emergency way.
-
-
-def leaves(culprit: int, error: Callable[[], BaseException], deferred: bool) -> None:
-    with Deferred(deadline=PATIENCE) as errs:
-        for step in range(3):
-            errs.step(step)
-            if rank() == culprit and step == 1:
-                if deferred:
-                    errs.capture(OSError("disk full"), "metadata")
-                raise error()
-            all_reduce()
-            all_reduce()
-
-
-@pytest.mark.parametrize("culprit", [0, 1, 2])
-@pytest.mark.parametrize("deferred", [False, True])
-def test_an_error_of_the_trunk_leaves_nobody_waiting(
-    culprit: int, deferred: bool
-) -> None:
-    ended = run_ranks(leaves, 3, culprit, broken, deferred)
-    assert [one.status for one in ended] == [1, 1, 1]
-    output = ended[culprit].output
-    assert "LookupError: broken" in output
-    assert "AgreementError" not in output
-    told = 'Before that, deferred at step 1 in "metadata": OSError: disk full'
-    assert (told in output) == deferred
-
-
-def broken() -> BaseException:
-    return LookupError("broken")
-
-
-def interrupted() -> BaseException:
-    return KeyboardInterrupt()
-
-
-def stopping() -> BaseException:
-    return SystemExit(0)
-
-
-@pytest.mark.parametrize("deferred", [False, True])
-def test_a_rank_that_exits_leaves_nobody_waiting(deferred: bool) -> None:
-    ended = run_ranks(leaves, 3, 1, stopping, deferred)
-    # What was deferred is not lost in an exit as of a success.
-    assert [one.status for one in ended] == [1, int(deferred), 1]
-    assert ("DeferredErrors: rank 1 failed: OSError" in ended[1].output) == deferred
-
-
-def test_an_interrupted_rank_leaves_nobody_waiting() -> None:
-    ended = run_ranks(leaves, 2, 0, interrupted, True)
-    assert [one.status for one in ended] == [1, 1]
-    assert "KeyboardInterrupt" in ended[0].output
-
-
-def records_first() -> None:
-    import json
-
-    import torch.distributed as dist
-
-    path = os.environ["TORCHELASTIC_ERROR_FILE"] = f"{os.environ['RANKS_DIRECTORY']}/e"
-
-    def show_and_hang(*_: object) -> None:
-        with open(path) as file:
-            print("THERE:", json.load(file)["message"]["message"], flush=True)
-        signal.pause()
-
-    dist.distributed_c10d._abort_process_group = show_and_hang
-    with Deferred(deadline=1):
-        raise LookupError("broken")
-
-
-def test_the_record_is_there_before_anything_can_hang() -> None:
-    (one,) = run_ranks(records_first, 1)
-    assert "THERE: LookupError: broken" in one.output
-    assert one.status == 1
-
-
-# Peers that are lost on the way.
-
-
-def is_lost(culprit: int, phase: str, how: int) -> float:
-    from firstfault.deferred._exchange import Exchange
-
-    def lost(*_: object) -> None:
-        os.kill(os.getpid(), how)
-        time.sleep(100)
-
-    errs = Deferred(deadline=PATIENCE)
-    if rank() == 2:
-        errs.capture(ValueError("x"), "here")
-    all_reduce()
-    if rank() == culprit:
-        if phase == "before":
-            lost()
-        elif phase == "texts":
-            reduce, calls = Exchange._reduce, []
-
-            def first_only(*arguments: Any) -> Any:
-                calls.append(1)
-                return reduce(*arguments) if len(calls) == 1 else lost()
-
-            Exchange._reduce = first_only  # type: ignore[method-assign]
-        else:
-            Exchange.barrier = lost  # type: ignore[method-assign]
-    start = time.monotonic()
-    with pytest.raises(AgreementError):
-        errs.finish()
-    assert not is_initialized()
-    return time.monotonic() - start
-
-
-@pytest.mark.parametrize("phase", ["before", "texts", "barrier"])
-@pytest.mark.parametrize("culprit", [0, 2])
-def test_a_rank_killed_during_finish_leaves_nobody_waiting(
-    culprit: int, phase: str
-) -> None:
-    ended = run_ranks(is_lost, 3, culprit, phase, signal.SIGKILL)
-    for number, one in enumerate(ended):
-        assert one.status == (-9 if number == culprit else 0), one.output
-
-
-def stops_forever() -> float:
-    """Stop rank 1; the others end meanwhile, and rank 0 lets it go."""
-    from datetime import timedelta
-
-    import torch.distributed as dist
-
-    group = dist.new_group(timeout=timedelta(seconds=PATIENCE))
-    errs = Deferred(group=group)
-    if rank() == 1:
-        os.kill(os.getpid(), signal.SIGSTOP)
-    start = time.monotonic()
-    with pytest.raises(AgreementError, match="a peer is gone or did not come in time"):
-        errs.finish()
-    took = time.monotonic() - start
-    if rank() == 0:
-        os.kill(process_ids()["1"], signal.SIGCONT)
-    return took
-
-
-def comes_late() -> float:
-    """Come to the end later than the deadline, on one rank."""
-    errs = Deferred(deadline=0.5)
-    if rank() == 0:
-        time.sleep(1.5)
-    start = time.monotonic()
-    errs.finish()
-    return time.monotonic() - start
-
-
-def test_a_rank_that_comes_late_is_waited_for() -> None:
-    first, second = run_ranks(comes_late, 2)
-    assert (first.status, second.status) == (0, 0), second.output
-    assert second.value > 1
-
-
-def test_a_stopped_rank_is_waited_for_as_by_any_collective() -> None:
-    for one in run_ranks(stops_forever, 3):
-        assert one.status == 0, one.output
-        assert one.value < 5 * PATIENCE
-
-
-def leaves_early(numbers: int) -> None:
-    """Leave the loop one step before rank 0 does: a mistake of the program."""
-    import torch
-    import torch.distributed as dist
-
-    with Deferred(deadline=PATIENCE):
-        for _ in range(3 - rank()):
-            dist.all_reduce(torch.ones(numbers))
-
-
-@pytest.mark.parametrize("numbers", [1, 8])
-def test_loops_of_unequal_length_leave_nobody_waiting(numbers: int) -> None:
-    for one in run_ranks(leaves_early, 2, numbers):
-        assert one.status in {1, -signal.SIGABRT}, one.output
-
-
-# Processes that do not die.
-
-
-LIVES_ON = """
-import ctypes, signal, threading
-from firstfault.deferred import Deferred
-
-libc = ctypes.CDLL(None)
-with Deferred(hard_exit_after=3):
-    {}
-    raise LookupError("broken")
-"""
-
-
-def test_a_thread_that_does_not_end_is_shown_and_ended(run: Run) -> None:
-    stubborn = "threading.Thread(target=signal.pause).start()"
-    ended = run(LIVES_ON.format(stubborn))
-    assert ended.status == 1
-    assert "LookupError: broken" in ended.stderr
-    assert "Timeout (0:00:03)!" in ended.stderr
-    assert "in _shutdown" in ended.stderr
-
-
-def test_a_destructor_that_does_not_end_is_ended(run: Run) -> None:
-    ended = run(LIVES_ON.format("libc.__cxa_atexit(libc.pause, None, None)"))
-    assert ended.status == -signal.SIGALRM
-    assert "LookupError: broken" in ended.stderr

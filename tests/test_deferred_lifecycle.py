@@ -55,6 +55,7 @@ def run(directory: str, way: str, culprit: int, habit: str) -> list[str]:
         tracker=lambda: Tracker(directory, habit), post_train=post_train
     ) as errs:
         done.append("block")
+        (Path(directory) / f"block_{rank()}").touch()
         for step in range(20):
             errs.step(step)
             if rank() == culprit and step == 2:
@@ -111,6 +112,8 @@ def test_every_way_out(
     assert said in last
     status = tmp_path / "status"
     assert (status.read_text() if status.exists() else None) == tracked
+    if habit == "does not start":
+        assert not list(tmp_path.glob("block_*"))
     if way == "good" and not habit:
         assert [one.value for one in ranks] == [
             ["block", "post", "after"],

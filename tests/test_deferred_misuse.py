@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
+import re
 import subprocess
 import sys
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from firstfault.deferred import Deferred, DeferredErrors, commit, prepare
+from firstfault.deferred import (
+    AgreementError,
+    Deferred,
+    DeferredErrors,
+    commit,
+    prepare,
+)
 from firstfault.deferred._collectives import open_scopes
 from process_groups import run_ranks
 
@@ -141,14 +150,95 @@ FORGETS = {
 
 @pytest.mark.parametrize("style", FORGETS)
 def test_a_program_that_forgets_to_finish_hears_of_it(style: str) -> None:
-    program = (
-        f"from firstfault.deferred import Deferred, try_or_defer\n{FORGETS[style]}"
-    )
+    program = f"from firstfault.deferred import *\n{FORGETS[style]}"
     said = subprocess.run(
         [sys.executable, "-c", program], stderr=subprocess.PIPE, text=True, check=True
     ).stderr
     assert said.count("a deferred error was never raised") == 1
     assert "FileNotFoundError" in said.splitlines()[-1]
+
+
+def asks_after_the_end(fails: bool) -> bool:
+    errs = Deferred(deadline=DEADLINE)
+    if fails and os.environ["RANK"] == "0":
+        errs.capture(OSError("disk full"), "metrics")
+    with contextlib.suppress(DeferredErrors):
+        errs.finish()
+    return errs.should_stop()
+
+
+def test_should_stop_after_the_end_waits_for_nobody() -> None:
+    assert [one.value for one in run_ranks(asks_after_the_end, 2, False)] == [False] * 2
+    assert run_ranks(asks_after_the_end, 2, True)[0].value is True
+
+
+def test_a_generator_cannot_be_guarded() -> None:
+    def batches() -> Iterator[int]:
+        yield 1
+
+    async def later() -> AsyncIterator[int]:
+        yield 1
+
+    for function in batches, later:
+        with pytest.raises(TypeError, match="is a generator, which runs where"):
+            Deferred().guard("batches")(function)
+
+
+# Ranks that do not count alike.
+
+
+def asks_twice(names_steps: bool) -> str:
+    """Call should_stop once more in each step of rank 1, and let rank 0 fail."""
+    import torch
+    import torch.distributed as dist
+
+    try:
+        with Deferred(deadline=DEADLINE) as errs:
+            for step in range(20):
+                if names_steps:
+                    errs.step(step)
+                all_reduce()
+                if dist.get_rank() == 0 and step == 7:
+                    errs.capture(OSError("disk full"), "metrics")
+                if dist.get_rank() == 1:
+                    errs.should_stop()
+                if errs.should_stop():
+                    break
+            dist.all_reduce(torch.ones(1))  # To which the other one never comes.
+    except (AgreementError, RuntimeError) as error:
+        return f"{type(error).__name__}: {error} {getattr(error, '__notes__', '')}"
+    return ""
+
+
+def test_unequal_calls_are_noticed_before_the_closing_collective() -> None:
+    told = run_ranks(asks_twice, 2, True, deadline=60)
+    assert [one.status for one in told] == [0, 0], told
+    reason = r"ranks 0, 1 called should_stop \d+ and \d+ times before step \d"
+    assert any(re.search(f"AgreementError: {reason}", one.value) for one in told)
+    assert "disk full" in told[0].value
+
+
+def epochs(each: int) -> tuple[bool, list[int]]:
+    """Number the steps of each epoch anew, or name each twice, and fail late."""
+    import torch.distributed as dist
+
+    errs = Deferred(deadline=DEADLINE)
+    for count in range(40):
+        errs.step(count % each if each else count // 2)
+        all_reduce()
+        if dist.get_rank() == 0 and count == 25:
+            errs.capture(OSError("disk full"), "metrics")
+        if errs.should_stop():
+            break
+    with pytest.raises(DeferredErrors) as raised:
+        errs.finish()
+    return count in (25, 26), sorted(raised.value.failures)
+
+
+@pytest.mark.parametrize("each", [0, 1, 2, 10])
+def test_any_numbering_of_steps_will_do(each: int) -> None:
+    for one in run_ranks(epochs, 3, each):
+        assert one.value == (True, [0]), one.output
 
 
 # Forked children.

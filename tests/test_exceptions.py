@@ -18,7 +18,7 @@ from firstfault._exception import (
     leaves_of,
     plain_callstack,
 )
-from firstfault._text import cut, encode, is_message, printable
+from firstfault._text import clip, cut, encode, is_message, printable
 
 MOMENT = (1700000000_000000001, 5, 100, True)
 
@@ -76,6 +76,27 @@ class TestText:
                 assert len(first + rest) > 150 / len(letter.encode())
             assert is_message(text, short)
         assert not is_message("y" * 5000, cut("x" * 5000, 256)[0])
+
+    def test_what_was_clipped_is_counted_with_what_is_cut(self) -> None:
+        text = "".join(chr(ord("a") + n % 26) for n in range(300_000))
+        short, missing = cut(clip(text), 256)
+        kept = short.replace(f"\n... {missing} bytes cut ...\n", "")
+        assert len(kept) + missing == len(text)
+        assert text.startswith(kept[:100])
+        assert text.endswith(kept[-100:])
+        assert cut(short, 128)[1] == len(text) - (128 - 48)
+        assert is_message(clip(text), short)
+        assert clip(text[:65536]) == text[:65536]
+        assert len(clip("é" * 65537)) < 65600
+
+    def test_a_very_long_text_of_ones_own_class_is_clipped_too(self) -> None:
+        class Odd(str):
+            def __len__(self) -> int:
+                raise KeyError
+
+            __getitem__ = __len__  # type: ignore[assignment]
+
+        assert len(clip(Odd("x" * 100_000))) < 65600
 
 
 class TestChains:
@@ -156,11 +177,11 @@ def odd_class() -> BaseException:
     class Meta(type):
         @property
         def __name__(cls) -> str:  # type: ignore[override]
-            raise KeyError("no name")
+            raise SystemExit(3)
 
         @property
         def __module__(cls) -> str:  # type: ignore[override]
-            raise SystemExit(3)
+            raise KeyError("no module")
 
     class Odd(Exception, metaclass=Meta):
         @property

@@ -3,7 +3,7 @@
 import json
 import time
 from pathlib import Path
-from signal import SIGABRT, SIGSEGV, SIGTERM
+from signal import SIGABRT, SIGKILL, SIGSEGV, SIGTERM
 
 import pytest
 
@@ -123,6 +123,41 @@ def test_an_exception_where_the_answer_is_slow(directory: Path) -> None:
     names = ["error.firstfault.json", "error.json"]
     assert json_files(kept / "errors") == names
     assert read_record(kept / "errors/error.json")["firstfault"]["final"] is True
+
+
+def test_an_exception_whose_program_does_not_answer(directory: Path) -> None:
+    """Its source lines are not to be had; all the rest is recorded."""
+    local = directory.parent / "local.json"
+    ended, _ = SILENT.crash(
+        directory,
+        f"raise_from:{directory}",
+        under="firstfault",
+        env={"TORCHELASTIC_ERROR_FILE": str(local)},
+        after=RESUME,
+    )
+    assert ended.status == 1
+    record = read_record(local)
+    assert record["message"]["message"] == "ValueError: out of reach"
+    assert record["firstfault"]["final"] is True
+    stack = record["message"]["extraInfo"]["py_callstack"]
+    assert f'File "{directory}/far.py", line 2, in fail' in stack
+    assert "raise ValueError" not in stack
+
+
+def test_a_crash_in_a_library_that_does_not_answer(directory: Path) -> None:
+    """Its unwind tables are read for ever: the minimal record is there by then."""
+    local, library = directory.parent / "local.json", directory / "far.so"
+    ended, _ = SILENT.crash(
+        directory,
+        f"through_far:{library}:read_null",
+        before=[f"load_far:{library}"],
+        env={"TORCHELASTIC_ERROR_FILE": str(local)},
+        after=RESUME,
+    )
+    assert ended.status == 128 + SIGKILL
+    section = read_record(local)["firstfault"]
+    assert section["signal"]["name"] == "SIGSEGV"
+    assert "stages" not in section
 
 
 def test_a_failure_after_one_that_found_no_answer(directory: Path) -> None:

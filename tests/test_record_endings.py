@@ -102,7 +102,7 @@ def without_the_decorator(text: str) -> str:
     """Return a traceback without the frames of either decorator."""
     frame = (
         r'(?m)^[ |]*File "[^"]*(?:firstfault/_record|errors/__init__)\.py", '
-        r"line \d+, in wrapper\n.*\n[ |]*\^+\n"
+        r"line \d+, in wrapper\n.*\n(?:[ |]*[~^]+\n)?"
     )
     text = re.sub(frame, "", text)
     return re.sub(r"repeated \d+ more times", "repeated", text)

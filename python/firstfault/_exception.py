@@ -7,12 +7,15 @@ leaves.
 
 from __future__ import annotations
 
-from firstfault._text import cut, printable
+from firstfault._patience import within
+from firstfault._text import clip, cut, printable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from traceback import TracebackException
     from types import TracebackType
+    from typing import Any
 
 MESSAGE_BYTES = 16 * 1024
 CALLSTACK_BYTES = 64 * 1024
@@ -38,9 +41,12 @@ def class_name(cls: type) -> str:
 
 
 def text_of(value: object) -> str:
-    """Return ``str(value)``, or what went wrong: ``<str() raised KeyError>``."""
+    """Return ``str(value)``, or what went wrong: ``<str() raised KeyError>``.
+
+    Its middle is missing where it is very long, see `clip`.
+    """
     try:
-        return printable(str(value))
+        return printable(clip(str(value)))
     except BaseException as error:
         return f"<str() raised {class_name(type(error))}>"
 
@@ -159,7 +165,8 @@ def describe(e: BaseException, truncated: dict[str, int]) -> dict[str, object]:
 def callstack(e: BaseException, truncated: dict[str, int]) -> str:
     """Return the traceback as Python prints it, its middle cut out above 64 KiB.
 
-    It is made from the exception itself, which need not be the one being handled.
+    It is made from the exception itself, which need not be the one being handled. Where
+    the program's files do not answer, it is without its chain and its source lines.
     """
     _, excess = chain_of(e)
     _, more = leaves_of(e)
@@ -168,14 +175,58 @@ def callstack(e: BaseException, truncated: dict[str, int]) -> str:
         text = plain_callstack(e)
     else:
         try:
+            within(_program_of(e), _load_sources, e)
             import traceback
 
-            text = "".join(traceback.format_exception(e))
+            shown = traceback.TracebackException.from_exception(e, compact=True)
+            text = "".join(_clipped(shown).format())
         except Exception:
             text = plain_callstack(e)
     text, missing = cut(printable(text), CALLSTACK_BYTES)
     _count(truncated, "py_callstack", missing)
     return text
+
+
+def _program_of(e: BaseException) -> str:
+    step = e.__traceback__
+    return "" if step is None else step.tb_frame.f_code.co_filename
+
+
+def _load_sources(e: BaseException) -> None:
+    """Read what formatting a traceback needs: `traceback` itself, and all source files.
+
+    Nothing of the exception's own runs: this is done in a thread that is not its own.
+    """
+    import linecache
+    import traceback
+
+    shown = [e, *(member for member, _ in chain_of(e)[0]), *leaves_of(e)[0]]
+    files = {
+        frame.f_code.co_filename: frame.f_globals
+        for member in shown
+        for frame, _ in traceback.walk_tb(member.__traceback__)
+    }
+    for name, module in files.items():
+        linecache.checkcache(name)
+        linecache.getlines(name, module)
+
+
+def _clipped(shown: TracebackException) -> TracebackException:
+    """Return the traceback with its very long messages and notes clipped.
+
+    It has copied none of them; its `format` would walk through each several times.
+    """
+    waiting: list[Any] = [shown]
+    while waiting:
+        one = waiting.pop()
+        one._str = clip(str(one))
+        if isinstance(one.__notes__, list):
+            one.__notes__ = [
+                clip(note) if isinstance(note, str) else note for note in one.__notes__
+            ]
+        waiting += filter(None, (one.__cause__, one.__context__))
+        waiting += one.exceptions or ()
+    return shown
 
 
 def plain_callstack(e: BaseException) -> str:

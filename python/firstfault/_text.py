@@ -6,6 +6,26 @@ descriptors, out of memory) must still be able to say why it died.
 
 from __future__ import annotations
 
+CLIPPED = 64 * 1024
+"""How many characters of a text are looked at, half of them at either end."""
+
+_BEGIN, _END = "\n... ", " bytes cut ...\n"
+"""Around the number of bytes that were cut."""
+
+
+def clip(text: str) -> str:
+    """Return the text without its middle, where it is too long to be walked through.
+
+    An exception may say a hundred megabytes, each pass over which takes a second. So
+    nobody counts its bytes either: each character that is cut counts as one.
+    """
+    missing = str.__len__(text) - CLIPPED
+    if missing <= 0:
+        return text
+    first = str.__getitem__(text, slice(CLIPPED // 2))
+    last = str.__getitem__(text, slice(-CLIPPED // 2, None))
+    return f"{first}{_BEGIN}{missing}{_END}{last}"
+
 
 def printable(text: str) -> str:
     r"""Return the text as an exact `str`, lone surrogates written out (``\udcff``)."""
@@ -31,14 +51,24 @@ def cut(text: str, limit: int, head: float = 0.5) -> tuple[str, int]:
     first = data[: int(room * head)].decode(errors="ignore")
     last = data[len(data) - (room - int(room * head)) :].decode(errors="ignore")
     missing = len(data) - len(first.encode()) - len(last.encode())
-    return f"{first}\n... {missing} bytes cut ...\n{last}", missing
+    missing += _cut_before(text[len(first) : len(text) - len(last)])
+    return f"{first}{_BEGIN}{missing}{_END}{last}", missing
+
+
+def _cut_before(middle: str) -> int:
+    """Return by how much more was cut out of the text than is left of its middle."""
+    before, end, _ = middle.partition(_END)
+    number = before.rpartition(_BEGIN)[2]
+    if not end or not (number.isascii() and number.isdecimal()):
+        return 0
+    return int(number) - len(_BEGIN + number + _END)
 
 
 def is_message(whole: str, message: str) -> bool:
     """Return whether `message` is the text `whole`, perhaps printable and `cut`."""
     whole = printable(whole)
-    if " bytes cut ...\n" in message:
-        return whole.startswith(message.partition("\n... ")[0])
+    if _END in message:
+        return whole.startswith(message.partition(_BEGIN)[0])
     return whole == message
 
 

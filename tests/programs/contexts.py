@@ -16,6 +16,7 @@ import shutil
 import signal
 import sys
 import threading
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -183,6 +184,8 @@ class Places:
 
     @staticmethod
     def child_of_a_thread() -> None:
+        # Python 3.12 and later warn of it, with the process's ID.
+        warnings.simplefilter("ignore", DeprecationWarning)
         thread = threading.Thread(target=Places.forked_child)
         thread.start()
         thread.join()
@@ -199,26 +202,21 @@ class Places:
     @staticmethod
     def sub_interpreter() -> None:
         """In another interpreter of this process."""
-        interpreters = importlib.import_module("_xxsubinterpreters")
         name = f"in_another_interpreter({crash.LIBRARY!r}, {FAULT!r})"
         code = (
             "import ctypes\n"
             "def in_another_interpreter(library, name):\n"
             "    getattr(ctypes.CDLL(library), name)()\n"
         )
-        interpreters.run_string(interpreters.create(), code + name)
+        crash.run_in_another_interpreter(code + name)
 
     @staticmethod
     def beside_a_sub_interpreter() -> None:
         """While a thread waits in another interpreter."""
-        interpreters = importlib.import_module("_xxsubinterpreters")
-        there = interpreters.create()
         reading, writing = os.pipe()
         code = f"import os, time; os.write({writing}, b'x'); time.sleep(100)"
-        arguments = (there, code)
-        threading.Thread(
-            target=interpreters.run_string, args=arguments, daemon=True
-        ).start()
+        run = crash.run_in_another_interpreter
+        threading.Thread(target=run, args=(code,), daemon=True).start()
         os.read(reading, 1)
         fault()
 

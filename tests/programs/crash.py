@@ -85,6 +85,30 @@ def library_function(name: str) -> Any:
     return getattr(held if whose == "held" else released, rest)
 
 
+def forget_pages(path: str) -> None:
+    """Have the kernel drop what it holds of a mapped file, but for what was written."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    for line in Path("/proc/self/maps").read_text().splitlines():
+        span, modes, *_, name = line.split(maxsplit=5)
+        if name == path and "w" not in modes:
+            start, end = (int(address, 16) for address in span.split("-"))
+            advice = ctypes.c_void_p(start), ctypes.c_size_t(end - start), 4
+            assert libc.madvise(*advice) == 0, ctypes.get_errno()  # MADV_DONTNEED
+    with open(path, "rb") as file:
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+
+def run_in_another_interpreter(source: str) -> None:
+    """Run source in an interpreter that shares this one's GIL, in this thread."""
+    if sys.version_info >= (3, 13):
+        interpreters = importlib.import_module("_interpreters")
+        interpreter = interpreters.create("legacy")
+    else:
+        interpreters = importlib.import_module("_xxsubinterpreters")
+        interpreter = interpreters.create(isolated=False)
+    interpreters.run_string(interpreter, source)
+
+
 def waiting(started: threading.Semaphore, never: threading.Event) -> None:
     started.release()
     never.wait()
@@ -162,6 +186,22 @@ class Steps:
     @staticmethod
     def deep(depth: str, fault: str) -> None:
         released.stack_deep(int(depth), library_function(fault))
+
+    @staticmethod
+    def load_far(path: str) -> None:
+        """Load the library from another file."""
+        ctypes.CDLL(shutil.copy(LIBRARY, path))
+
+    @staticmethod
+    def through_far(path: str, fault: str) -> None:
+        """Go through that file, which does not answer any more, nor is in memory."""
+
+        def near() -> None:
+            forget_pages(path)
+            Steps.stop("FILE_SERVER")
+            library_function(fault)()
+
+        ctypes.CDLL(path).stack_outer(ctypes.CFUNCTYPE(None)(near))
 
     @staticmethod
     def native_through(fault: str) -> None:
@@ -376,13 +416,7 @@ class Steps:
     @staticmethod
     def sub_interpreter(*source: str) -> None:
         """Run source in an interpreter of its own, in this thread."""
-        if sys.version_info >= (3, 13):
-            interpreters = importlib.import_module("_interpreters")
-            interpreter = interpreters.create("legacy")
-        else:
-            interpreters = importlib.import_module("_xxsubinterpreters")
-            interpreter = interpreters.create(isolated=False)
-        interpreters.run_string(interpreter, ":".join(source))
+        run_in_another_interpreter(":".join(source))
 
     @staticmethod
     def libc(function: str) -> None:
@@ -469,6 +503,19 @@ class Steps:
     @staticmethod
     def raise_error(text: str) -> None:
         raise ValueError(text)
+
+    @staticmethod
+    def raise_from(directory: str) -> None:
+        """Raise in a module there, which does not answer any more by then."""
+        (Path(directory) / "far.py").write_text(
+            "def fail(text):\n    raise ValueError(text)\n"
+        )
+        sys.path.insert(0, directory)
+        far = importlib.import_module("far")
+        # The interpreter would read the module too, to show its own traceback.
+        sys.excepthook = lambda *_: None
+        Steps.stop("FILE_SERVER")
+        far.fail("out of reach")
 
     @staticmethod
     def record_error(text: str) -> None:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from firstfault import _notices
 from firstfault.deferred._errors import AgreementError
-from firstfault.deferred._messages import Announced, Finished
+from firstfault.deferred._messages import Announced, Finished, Marks
 from firstfault.deferred._protocol import Lost, Outcome, Stop
 from firstfault.deferred._watcher import Watcher
 
@@ -45,6 +45,8 @@ class Agreement:
         self.rank = rank
         self.deadline = deadline
         self._calls = 0
+        self._marks: Marks = ()
+        self._is_comparable = True
         self._open = True  # Calls return at once and are counted.
         self._announced = False
         self._finished = False
@@ -119,6 +121,19 @@ class Agreement:
                 self._calls += 1
                 return False
             return self._frozen_call()
+
+    def mark(self, step: int) -> None:
+        """Note that a step begins: all ranks have made equally many calls by then.
+
+        Of a step that is named again the first time counts; steps that go back, as
+        where each epoch begins anew, are not compared at all.
+        """
+        marks = self._marks
+        if not self._is_comparable or (marks and step == marks[-1][0]):
+            return
+        self._is_comparable = not marks or step > marks[-1][0]
+        # Ranks that meet in each step are one step apart at most.
+        self._marks = (*marks[-1:], (step, self._calls)) if self._is_comparable else ()
 
     @property
     def calls(self) -> int:
@@ -199,11 +214,11 @@ class Agreement:
 
     # The watcher's: see `Main`.
 
-    def freeze(self) -> int:
-        """Let no further call return; return how many have."""
+    def freeze(self) -> tuple[int, Marks]:
+        """Let no further call return; return how many have, and the latest marks."""
         with self._changed:
             self._freeze()
-            return self._calls
+            return self._calls, self._marks
 
     def frozen_at(self) -> float:
         """Return the time of the freeze on the monotonic clock."""

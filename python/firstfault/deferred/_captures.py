@@ -69,7 +69,10 @@ class Captures:
         Args:
             where: What is done, in a word or two; records and reports show it.
         """
-        return Scope(self, where)
+        scope = Scope()
+        scope._captures = self
+        scope._where = where
+        return scope
 
     def call(
         self,
@@ -82,7 +85,7 @@ class Captures:
 
         The function's name says where.
         """
-        with Scope(self, name_of(fn)):
+        with self.defer(name_of(fn)):
             return fn(*args, **kwargs)
         return default
 
@@ -94,11 +97,16 @@ class Captures:
         """
 
         def decorate(fn: Callable[P, R]) -> Callable[P, R | None]:
+            if inspect.isgeneratorfunction(fn) or inspect.isasyncgenfunction(fn):
+                raise TypeError(
+                    f"{name_of(fn)} is a generator, which runs where it is iterated: "
+                    "put the scope into it, or around what iterates"
+                )
             if inspect.iscoroutinefunction(fn):
 
                 @functools.wraps(fn)
                 async def awaiting(*args: P.args, **kwargs: P.kwargs) -> Any:
-                    with Scope(self, where):
+                    with self.defer(where):
                         return await fn(*args, **kwargs)
                     return None
 
@@ -106,7 +114,7 @@ class Captures:
 
             @functools.wraps(fn)
             def guarded(*args: P.args, **kwargs: P.kwargs) -> R | None:
-                with Scope(self, where):
+                with self.defer(where):
                     return fn(*args, **kwargs)
                 return None
 

@@ -58,6 +58,16 @@ class Deferred(Captures):
         """
         return self._stopped_at
 
+    def step(self, n: int) -> None:
+        """Say which step begins: errors and records name it, as `firstfault.step`.
+
+        By it the ranks notice, when one has failed, that they have called `should_stop`
+        unequally often. Steps have to grow for that.
+        """
+        super().step(n)
+        if self._agreement is not None and self._step is not None:
+            self._agreement.mark(self._step)
+
     def should_stop(self) -> bool:
         """Return whether all ranks are to stop here; call it equally often everywhere.
 

@@ -5,10 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+Marks = tuple[tuple[int, int], ...]
+"""The latest steps, each with the calls of `should_stop` that were made before it."""
+
 
 @dataclass(frozen=True)
 class Freeze:
-    """Let no further call of `should_stop` return; the result is how many have."""
+    """Let no further call of `should_stop` return.
+
+    The result is how many have, and the marks of this rank.
+    """
 
 
 @dataclass(frozen=True)

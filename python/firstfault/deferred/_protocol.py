@@ -3,7 +3,8 @@
 Every rank calls `should_stop` the same number of times. When one has failed, each
 freezes its count of calls, so that no further call returns, and publishes it. The
 greatest count plus one is a call that nobody has made yet and that everybody comes to:
-there all stop.
+there all stop. Ranks that did not call equally often have no such call. It shows where
+two of them had made different numbers of calls before one step; then they are lost.
 
 **Who decides.** The coordinator is the rank that first claims the key of that name: the
 first to have failed, hence one that lived then. It asks all, collects the answers of
@@ -26,7 +27,8 @@ from its freeze, that there is none for it.
 ===============  =======================================================================
 ``joined/r``     it takes part: set before its first call
 ``asked/r``      somebody has failed, it shall answer: set by the coordinator for all
-``answer/r``     ``counter n``, ``finished n`` (it has left its loop), or ``dead``
+``answer/r``     ``counter n``, ``finished n`` (it has left its loop), or ``dead``;
+                 after a counter the marks, each ``step:n``
 ``coordinator``  the rank that decides
 ``decision``     the outcome, see `Stop` and `Lost`
 ``told/r``       the decision stands: set for all by who made it
@@ -54,6 +56,7 @@ from firstfault.deferred._messages import (
     Finished,
     Freeze,
     Look,
+    Marks,
     Missed,
     Offer,
     Operation,
@@ -87,7 +90,7 @@ class Stop:
 
 @dataclass(frozen=True)
 class Lost:
-    """There is no common call: these ranks, or the store, did not answer."""
+    """There is no common call: of these ranks, or of the store, for this reason."""
 
     ranks: tuple[int, ...]
     reason: str
@@ -157,6 +160,7 @@ class State:
     phase: Phase = Phase.NEW
     announced: bool = False
     calls: int = 0
+    marks: Marks = ()
     finished: bool = False
     joined: tuple[int, ...] = ()
     offered: str = ""
@@ -169,16 +173,28 @@ def decide(answers: Iterable[tuple[int, str]]) -> Outcome:
     counts: dict[int, int] = {}
     finished: dict[int, int] = {}
     dead = []
+    marks: dict[str, tuple[int, str]] = {}
+    unequal = None
     for rank, answer in answers:
-        state, _, count = answer.partition(" ")
+        state, *said = answer.split(" ")
         if state == "dead":
             dead.append(rank)
             continue
-        counts[rank] = int(count)
+        counts[rank] = int(said[0])
+        for mark in said[1:]:
+            step, _, calls = mark.partition(":")
+            other, theirs = marks.setdefault(step, (rank, calls))
+            if calls != theirs:
+                text = (
+                    f"called should_stop {theirs} and {calls} times before step {step}"
+                )
+                unequal = unequal or Lost((other, rank), text)
         if state == "finished":
-            finished[rank] = int(count)
+            finished[rank] = counts[rank]
     if dead:
         return Lost(tuple(dead[:NAMED]), "left without finishing its loop")
+    if unequal is not None:
+        return unequal
     stop = max(counts.values()) + 1
     early = sorted(finished.items(), key=lambda item: item[1])
     return Stop(stop, tuple(early[:NAMED]))
@@ -211,8 +227,8 @@ def advance(state: State, event: Event) -> tuple[State, Operation | None]:
             return _to(state, Phase.FREEZING, Freeze())
         case Phase.LISTENING, Announced():
             return _to(replace(state, announced=True), Phase.FREEZING, Freeze())
-        case Phase.FREEZING, Done(int() as calls):
-            state = replace(state, calls=calls)
+        case Phase.FREEZING, Done((int() as calls, tuple() as marks)):
+            state = replace(state, calls=calls, marks=marks)
             if state.announced:
                 return _to(state, Phase.CLAIMING, Offer("coordinator", str(me)))
             return _to(state, Phase.ANSWERING, _answer(state))
@@ -318,8 +334,9 @@ def _store_lost(state: State, reason: str) -> tuple[State, Operation | None]:
 
 
 def _answer(state: State, *more: tuple[str, str]) -> Put:
-    said = "finished" if state.finished else "counter"
-    return Put(((f"answer/{state.rank}", f"{said} {state.calls}"), *more))
+    said = [f"{'finished' if state.finished else 'counter'} {state.calls}"]
+    said += [f"{step}:{calls}" for step, calls in state.marks]
+    return Put(((f"answer/{state.rank}", " ".join(said)), *more))
 
 
 def _all(state: State, name: str) -> tuple[tuple[str, str], ...]:

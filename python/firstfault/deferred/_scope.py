@@ -27,35 +27,40 @@ _world: Any = None
 
 
 class Scope:
-    """A block whose error is deferred, where it may be."""
+    """A block whose error is deferred, where it may be; made by `Captures.defer`.
+
+    It has no ``__init__``, whose call takes longer than all that it would do.
+    """
 
     __slots__ = (
         "_before",
         "_captures",
+        "_count",
         "_outer",
         "_saw",
         "_thread",
         "_where",
     )
 
-    def __init__(self, captures: Captures, where: str) -> None:
-        self._captures = captures
-        self._where = where
+    _captures: Captures
+    _where: str
 
     def __enter__(self) -> None:
         self._thread = thread = get_ident()
         self._outer = open_scopes.get(thread)
-        self._saw = False
-        self._before: int | None = None
         open_scopes[thread] = self
+        self._saw = False
         # Other threads' collectives count too: only where the trunk itself waits.
         if thread == _main_thread and (_world is not None or _is_loaded()):
             group = self._captures._group or _world._default_pg
             if group is not None:
                 try:
-                    self._before = group._get_sequence_number_for_group()
+                    self._count = count = group._get_sequence_number_for_group
+                    self._before = count()
+                    return
                 except RuntimeError:
-                    return  # Not every backend counts.
+                    pass  # Not every backend counts.
+        self._before = None
 
     def __exit__(
         self,
@@ -68,14 +73,10 @@ class Scope:
         else:
             self._unlink()
         if e is None and not self._saw:
-            before = self._before
-            if before is None:
-                return False
             try:
-                group = self._captures._group or _world._default_pg
-                if group._get_sequence_number_for_group() == before:
+                if self._before is None or self._count() == self._before:
                     return False
-            except (AttributeError, RuntimeError):
+            except RuntimeError:
                 return False  # The group was destroyed in the scope.
             return self._leave(None, True)
         return self._leave(e, self._saw or self._has_issued())

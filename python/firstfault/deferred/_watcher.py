@@ -26,6 +26,7 @@ from firstfault.deferred._messages import (
     Event,
     Freeze,
     Look,
+    Marks,
     Missed,
     Offer,
     Operation,
@@ -48,8 +49,8 @@ A wait that times out prints warnings, so that short ones in turns are no way ou
 class Main(Protocol):
     """What the watcher does to the side of the main thread; none of it blocks."""
 
-    def freeze(self) -> int:
-        """Let no further call return; return how many have."""
+    def freeze(self) -> tuple[int, Marks]:
+        """Let no further call return; return how many have, and the latest marks."""
 
     def frozen_at(self) -> float:
         """Return the time of the freeze on the monotonic clock."""
@@ -207,14 +208,24 @@ def _do(store: Any, operation: Operation) -> object:
         case Offer(key, value):
             return store.compare_set(key, "", value).decode()
         case Look(keys):
-            # One round trip where all are there, as they nearly always are.
-            if store.check(list(keys)):
-                return frozenset(keys)
-            return frozenset(key for key in keys if store.check([key]))
+            return frozenset(_present(store, list(keys)))
         case Read(keys):
             return tuple(value.decode() for value in store.multi_get(list(keys)))
         case _:
             raise AssertionError(operation)
+
+
+def _present(store: Any, keys: list[str]) -> list[str]:
+    """Return the keys that are set; one round trip where all are, as they mostly are.
+
+    Where few of many are missing, halving finds them in few more.
+    """
+    if store.check(keys):
+        return keys
+    if len(keys) == 1:
+        return []
+    half = len(keys) // 2
+    return _present(store, keys[:half]) + _present(store, keys[half:])
 
 
 def _reason(error: Exception) -> str:

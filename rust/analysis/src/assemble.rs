@@ -1,11 +1,16 @@
 //! Evidence to a job: which rank, of which attempt, on which host, each piece belongs to.
 
+mod finish;
+mod rank;
+
+pub(crate) use rank::{RankEvidence, Status};
+
 use crate::Options;
 use crate::decide::count;
 use crate::exits::Exit;
-use crate::failure::{Deferred, Rank};
+use crate::hearsay::Hearsay;
 use crate::hosts::HostFact;
-use crate::kept::{KeptSection, Record};
+use crate::kept::{Record, Shared};
 use crate::logs::Signalled;
 use crate::numbers::{Numbers, loose_ranks};
 use crate::recorder::Dump;
@@ -14,6 +19,7 @@ use crate::scan::{Boxed, Evidence, FileRole, RunPath, Slot, run_id};
 use crate::schema::DamagedFile;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// A job's evidence, by attempt and rank.
 #[derive(Debug, Default)]
@@ -31,6 +37,8 @@ pub(crate) struct Job {
     pub(crate) succeeded: bool,
     /// Whether there are failures in some log that nothing gives to a rank.
     pub(crate) nobodys_words: bool,
+    /// Lines of logs that tell of a failure and not whose it was.
+    pub(crate) hearsay: Vec<Hearsay>,
     /// Where launchers' rounds met, by run directory and folder number.
     pub(crate) masters: BTreeMap<(RunPath, u32), String>,
     /// What kernels and schedulers say.
@@ -41,6 +49,8 @@ pub(crate) struct Job {
     pub(crate) dumps: Vec<Dump>,
     pub(crate) damaged: Vec<DamagedFile>,
     pub(crate) notes: Vec<String>,
+    /// What records and outputs have in common.
+    pub(crate) shared: Arc<Shared>,
 }
 
 /// What one launcher's ranks have in common: its run directory, or the name of its host.
@@ -65,124 +75,11 @@ pub(crate) struct HostEvidence {
     pub(crate) signalled: Option<(PathBuf, Signalled)>,
 }
 
-/// All that is known of one rank in one attempt.
-#[derive(Debug)]
-pub(crate) struct RankEvidence {
-    pub(crate) rank: u32,
-    pub(crate) local_rank: Option<u32>,
-    pub(crate) host: HostKey,
-    /// The record that tells how it ended.
-    pub(crate) record: Option<Record>,
-    /// How it failed itself, where `record` is that of the child that it failed for.
-    pub(crate) by_child: Option<String>,
-    /// Records of the same rank besides: later failures, children, losers of a race.
-    pub(crate) others: Vec<Record>,
-    /// The snapshot that it left when it was asked to end.
-    pub(crate) terminated: Option<Record>,
-    pub(crate) status: Option<Status>,
-    /// Its black box; of several the latest.
-    pub(crate) black_box: Option<Boxed>,
-    /// The end of its stderr, where it left no record.
-    pub(crate) output: String,
-    pub(crate) output_path: Option<PathBuf>,
-    pub(crate) output_whole: bool,
-    /// The number of each line of `output` in its file, from 1, where it is a part of it.
-    pub(crate) output_lines: Vec<usize>,
-    /// Whether others' lines are among those of `output`.
-    pub(crate) output_shared: bool,
-    /// Whether its stderr shows a traceback that torch's hook for uncaught exceptions printed.
-    pub(crate) uncaught: bool,
-    /// Whether `output` is what its launcher's summary shows of it.
-    pub(crate) by_summary: bool,
-    /// Whether the program's own logger labelled `output`, which may show what was caught.
-    pub(crate) by_logger: bool,
-    pub(crate) damaged: Option<String>,
-    /// Whether its number follows from nothing but the order of the directories.
-    pub(crate) assumed: bool,
-    /// Whether its number means nothing at all.
-    pub(crate) nameless: bool,
-}
-
-/// How a launcher saw a worker end.
-#[derive(Debug, Clone)]
-pub(crate) struct Status {
-    /// An exit code, or minus a signal's number.
-    pub(crate) value: i64,
-    /// In nanoseconds since the Unix epoch, made from whole seconds.
-    pub(crate) time_ns: Option<i64>,
-    /// Where it says so, as `agent0.err:16`.
-    pub(crate) source: String,
-    /// The same as a path.
-    pub(crate) log: PathBuf,
-    /// The worker's process ID.
-    pub(crate) pid: Option<u32>,
-    /// Whether the launcher killed it, after it had not ended when asked to; `None` where it says of none whom it ended.
-    pub(crate) forced: Option<bool>,
-    /// Whether the launcher asked it to end; `None` where it says of none whom it asked.
-    pub(crate) asked: Option<bool>,
-}
-
-impl Status {
-    /// Returns whether it is the launcher that ended the process, as far as is known.
-    pub(crate) fn by_launcher(&self) -> bool {
-        match self.value {
-            -15 | -1 | 143 => self.asked != Some(false),
-            -9 | 137 => self.forced == Some(true),
-            _ => false,
-        }
-    }
-}
-
-impl RankEvidence {
-    fn new(rank: u32, local_rank: Option<u32>, host: HostKey) -> Self {
-        Self {
-            rank,
-            local_rank,
-            host,
-            record: None,
-            by_child: None,
-            others: Vec::new(),
-            terminated: None,
-            status: None,
-            black_box: None,
-            output: String::new(),
-            output_path: None,
-            output_whole: false,
-            output_lines: Vec::new(),
-            output_shared: false,
-            uncaught: false,
-            by_summary: false,
-            by_logger: false,
-            damaged: None,
-            assumed: false,
-            nameless: false,
-        }
-    }
-
-    /// Returns the process IDs that its own files and its launcher state.
-    pub(crate) fn pids(&self) -> impl Iterator<Item = u32> {
-        let own = self.section().and_then(|section| section.process.pid);
-        let boxed = self.black_box.as_ref();
-        let boxed = boxed.and_then(|boxed| boxed.content.process.pid);
-        let told = self.status.as_ref().and_then(|status| status.pid);
-        [own, boxed, told].into_iter().flatten()
-    }
-
-    pub(crate) fn section(&self) -> Option<&KeptSection> {
-        self.record.as_ref()?.failure.section.as_deref()
-    }
-
-    /// Returns what its record says of an error that this rank deferred itself.
-    pub(crate) fn deferred(&self) -> Option<&Deferred> {
-        let deferred = self.section()?.deferred.as_deref()?;
-        deferred.place.is_some().then_some(deferred)
-    }
-}
-
 /// Returns the job that the evidence tells of; where it tells of several, the one with the latest failure.
 pub(crate) fn assemble(mut evidence: Evidence, options: &Options) -> Job {
     let mut job = Job {
         notes: std::mem::take(&mut evidence.notes),
+        shared: std::mem::take(&mut evidence.shared),
         ..Job::default()
     };
     one_run(&mut evidence, &mut job);
@@ -206,16 +103,23 @@ pub(crate) fn assemble(mut evidence: Evidence, options: &Options) -> Job {
     let numbers = Numbers::of(&evidence);
     let assumed = numbers.assumed();
     if !assumed.is_empty() {
-        let names = assumed.iter().take(3).filter_map(|run| run.file_name());
-        let mut runs = names
-            .map(|name| name.to_string_lossy())
-            .collect::<Vec<_>>()
-            .join(", ");
-        if assumed.len() > 3 {
-            runs.push_str(&format!(" and {} more", assumed.len() - 3));
+        // Each host's launcher may have used the same name.
+        let names: BTreeSet<_> = assumed.iter().filter_map(|run| run.file_name()).collect();
+        let mut runs: Vec<String> = names
+            .iter()
+            .take(3)
+            .map(|name| name.to_string_lossy().into_owned())
+            .collect();
+        if names.len() > runs.len() {
+            runs.push(format!("{} more names", names.len() - runs.len()));
         }
+        let number = match assumed.len() {
+            1 => String::new(),
+            number => format!(" ({number} directories)"),
+        };
         job.notes.push(format!(
-            "ranks below {runs} are numbered by the order of the directories: nothing tells them"
+            "ranks below {}{number} are numbered by the order of the directories: nothing tells them",
+            runs.join(", ")
         ));
     }
     let mut nameless = 0;
@@ -485,9 +389,8 @@ impl Job {
         };
         let host = HostKey::Run(slot.key.run.clone());
         let evidence = self.rank(slot.key.attempt, rank, Some(slot.key.local_rank), host);
-        evidence.output = slot.output;
-        evidence.output_whole = slot.output_whole;
-        evidence.output_lines = slot.output_lines;
+        evidence.torn = slot.words.is_some() && slot.torn;
+        evidence.words = slot.words;
         evidence.uncaught = slot.uncaught;
         evidence.output_path = slot.stderr;
         evidence.assumed |= numbers.is_assumed(&slot.key.run, slot.key.attempt);
@@ -511,106 +414,4 @@ impl Job {
         let names: BTreeSet<&str> = labels.chain(stated).chain(told).collect();
         names.into_iter().map(str::to_owned).collect()
     }
-
-    fn finish(&mut self, evidence: &Evidence, options: &Options) {
-        // In one pass: each looks at memory that is far apart.
-        let (mut stated, mut seen, mut run_id) = (None, 0, None);
-        let mut said: BTreeMap<&str, usize> = BTreeMap::new();
-        for rank in self.all_ranks() {
-            let boxed = rank.black_box.as_ref().map(|boxed| &boxed.content.rank);
-            let own = rank.section().map(|section| &section.rank);
-            let told =
-                |field: fn(&Rank) -> Option<u32>| own.and_then(field).or(boxed.and_then(field));
-            stated = stated.max(told(|rank| rank.world_size));
-            seen = seen.max(rank.rank.saturating_add(1));
-            run_id = run_id.or_else(|| {
-                let run_id = own.and_then(|rank| rank.run_id.as_ref());
-                run_id.or_else(|| boxed?.run_id.as_ref())
-            });
-            let notes = rank.record.iter().flat_map(|record| &record.failure.notes);
-            notes.for_each(|note| *said.entry(note).or_default() += 1);
-        }
-        let said: Vec<String> = said
-            .into_iter()
-            .map(|(note, number)| format!("{}: {note}", count(number, "error file")))
-            .collect();
-        let run_id = run_id.cloned();
-        // A world of more ranks than there are machines is a mistake, not a list to write out.
-        self.world_size = options
-            .world_size
-            .or(stated)
-            .unwrap_or(0)
-            .max(seen)
-            .min((1 << 22).max(seen));
-        if self.run_id.is_empty() {
-            self.run_id = run_id.unwrap_or_default();
-        }
-        self.label_hosts();
-        let mut notes = Vec::new();
-        let told = !self.hosts.is_empty() && self.hosts.values().all(|host| host.reported);
-        self.is_counted = told || options.world_size.or(stated).is_some();
-        if !self.is_counted {
-            notes.push(
-                "the number of ranks is not stated: --world-size shows ranks that left nothing"
-                    .to_owned(),
-            );
-        }
-        if evidence.replaced > 0 {
-            notes.push(format!(
-                "{} that a later record took the place of, kept out",
-                count(evidence.replaced, "error file")
-            ));
-        }
-        notes.extend(said);
-        self.notes.append(&mut notes);
-    }
-
-    fn label_hosts(&mut self) {
-        let mut names: BTreeMap<HostKey, String> = BTreeMap::new();
-        let mut last: Option<&HostKey> = None;
-        for rank in self.attempts.values().flat_map(BTreeMap::values) {
-            // Ranks of one host mostly follow each other.
-            if last != Some(&rank.host) {
-                names.entry(rank.host.clone()).or_default();
-                last = Some(&rank.host);
-            }
-            let in_box = || {
-                rank.black_box
-                    .as_ref()
-                    .map(|boxed| &boxed.content.host.name)
-            };
-            let stated = rank
-                .section()
-                .map(|section| &section.host.name)
-                .or_else(in_box);
-            if let Some(name) = stated.filter(|name| !name.is_empty())
-                && let Some(known) = names.get_mut(&rank.host).filter(|known| known.is_empty())
-            {
-                known.clone_from(name);
-            }
-        }
-        let keys: BTreeSet<HostKey> = names.keys().cloned().collect();
-        let parents: BTreeSet<_> = keys.iter().filter_map(parent_name).collect();
-        let told_apart = keys.len() > 1 && parents.len() == keys.len();
-        self.hosts
-            .retain(|key, host| keys.contains(key) || host.signalled.is_some());
-        for key in keys {
-            let parent = parent_name(&key).filter(|_| told_apart);
-            let host = self.hosts.entry(key.clone()).or_default();
-            if let Some(name) = names.remove(&key).filter(|name| !name.is_empty()) {
-                host.label = name;
-            } else if let HostKey::Name(name) = &key {
-                host.label.clone_from(name);
-            } else if let Some(parent) =
-                parent.filter(|_| matches!(host.label.as_str(), "" | "localhost"))
-            {
-                host.label = parent;
-            }
-        }
-    }
-}
-
-fn parent_name(key: &HostKey) -> Option<String> {
-    let HostKey::Run(run) = key else { return None };
-    Some(run.parent()?.file_name()?.to_string_lossy().into_owned())
 }

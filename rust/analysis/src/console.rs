@@ -14,6 +14,9 @@ const MAX_RANKS: usize = 1 << 17;
 /// Of what one rank says the last so many bytes are kept, and the first sixteenth of that.
 const MAX_OUTPUT: usize = 256 << 10;
 
+/// More lines that look like exceptions are a program's own manner.
+const MAX_BEGUN: usize = 256;
+
 /// What one log says of each rank.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Console {
@@ -51,6 +54,8 @@ pub(crate) struct Output {
     pub(crate) by_logger: bool,
     /// How many bytes in the middle were left out.
     pub(crate) cut: usize,
+    /// Whether the log ends in the middle of its last line.
+    pub(crate) torn: bool,
 }
 
 impl Output {
@@ -87,6 +92,7 @@ impl Output {
 /// Returns what a log says of each rank; `None` where nothing in it is anybody's last words.
 pub(crate) fn console(path: &Path, plain: &Plain<'_>) -> Option<Console> {
     let tasks = are_tasks(&plain.text);
+    let reports = launcher_reports(&plain.text);
     let mut console = Console {
         path: path.to_owned(),
         names: plain.names.clone(),
@@ -105,7 +111,8 @@ pub(crate) fn console(path: &Path, plain: &Plain<'_>) -> Option<Console> {
             if is_last_of_launcher(line) {
                 in_launcher.insert(told);
             }
-            if in_launcher.contains(&told) || is_launcher(line) {
+            let own_end = !reports && is_end_of_launcher(line);
+            if in_launcher.contains(&told) || is_launcher(line) && !own_end {
                 continue;
             }
         }
@@ -127,10 +134,13 @@ pub(crate) fn console(path: &Path, plain: &Plain<'_>) -> Option<Console> {
         }
         output.push(line, index + 1);
     }
+    console.unlabelled.begin_tracebacks();
     for output in console.ranks.values_mut() {
+        output.begin_tracebacks();
         output.by_logger |= by_logger && output.uncaught;
         output.uncaught &= !output.by_logger;
     }
+    console.mark_torn(&plain.text);
     console.settle();
     let speaks = console.ranks.values().any(Output::speaks) || console.unlabelled.speaks();
     speaks.then_some(console)
@@ -138,6 +148,10 @@ pub(crate) fn console(path: &Path, plain: &Plain<'_>) -> Option<Console> {
 
 /// Whether a line labelled with a rank is one of the program, not one of torch's own loggers.
 fn is_programs(line: &str) -> bool {
+    // Of a traceback whose first line is not here.
+    if line.starts_with("  ") || crate::traceback::is_headline(line) {
+        return false;
+    }
     let line = line.trim_start();
     let is_level = |at: usize| {
         let level = line.as_bytes().get(at);
@@ -156,6 +170,43 @@ impl From<Whose> for Label {
     }
 }
 
+impl Output {
+    /// Gives tracebacks whose first lines are cut off, or whose last line is all there is of them, a first line.
+    fn begin_tracebacks(&mut self) {
+        if crate::traceback::has_start(&self.text) {
+            return;
+        }
+        let lines: Vec<&str> = self.text.lines().collect();
+        let is_end = |at: &usize| crate::traceback::is_headline(lines[*at]);
+        let last = (0..lines.len()).rev().find(is_end);
+        if last.is_none_or(|last| !crate::hearsay::is_near_end(&lines[last + 1..])) {
+            return;
+        }
+        let ends = (0..lines.len()).filter(is_end);
+        let begins: Vec<usize> = ends
+            .map(|end| {
+                let stack = lines[..end].iter().rev();
+                end - stack.take_while(|line| line.starts_with("  ")).count()
+            })
+            .collect();
+        if begins.is_empty() || begins.len() > MAX_BEGUN {
+            return;
+        }
+        let mut text = String::with_capacity(self.text.len() + 64);
+        let mut numbers = Vec::with_capacity(lines.len() + begins.len());
+        for (at, (line, &number)) in lines.iter().zip(&self.lines).enumerate() {
+            if begins.binary_search(&at).is_ok() {
+                text.push_str("Traceback (most recent call last):\n");
+                numbers.push(number);
+            }
+            text.push_str(line);
+            text.push('\n');
+            numbers.push(number);
+        }
+        (self.text, self.lines) = (text, numbers);
+    }
+}
+
 impl Console {
     /// Returns the same with other numbers of lines.
     pub(crate) fn renumbered(mut self, number: impl Fn(usize) -> usize) -> Self {
@@ -164,6 +215,18 @@ impl Console {
             *line = number(*line);
         }
         self
+    }
+
+    /// Notes whose the last line is, where a log does not end with an end of line.
+    fn mark_torn(&mut self, text: &str) {
+        if text.is_empty() || text.ends_with('\n') {
+            return;
+        }
+        let last = text.lines().count();
+        let outputs = self.ranks.values_mut().chain([&mut self.unlabelled]);
+        for output in outputs.filter(|output| output.lines.last() == Some(&last)) {
+            output.torn = true;
+        }
     }
 
     /// Where torch's own labels stand inside a launcher's, the two are one rank.
@@ -209,9 +272,10 @@ impl Output {
     /// Whether it holds somebody's last words.
     pub(crate) fn speaks(&self) -> bool {
         crate::traceback::has_start(&self.text)
-            || crate::output::last_words(&self.text).is_some()
+            || crate::words::last_words(&self.text).is_some()
             || crate::traceback::fatal(&self.text).is_some()
             || crate::traceback::terminate(&self.text).is_some()
+            || crate::hearsay::last(&self.text).is_some()
     }
 
     /// Puts another's lines behind its own.
@@ -221,6 +285,7 @@ impl Output {
         self.uncaught |= other.uncaught;
         self.by_logger |= other.by_logger;
         self.cut += other.cut;
+        self.torn |= other.torn;
     }
 
     /// Puts the lines of both in the order of the log.
@@ -238,6 +303,7 @@ impl Output {
             uncaught: self.uncaught || other.uncaught,
             by_logger: self.by_logger || other.by_logger,
             cut: self.cut + other.cut,
+            torn: self.torn || other.torn,
         };
     }
 }
@@ -350,7 +416,23 @@ fn is_launcher(line: &str) -> bool {
         "torch/distributed/run.py",
         "torch.distributed.elastic",
     ];
-    PLACES.iter().any(|place| line.contains(place)) && !line.starts_with(' ')
+    let of_torch = PLACES.iter().any(|place| line.contains(place)) && !line.starts_with(' ');
+    of_torch || line.contains("] [launch.py:")
+}
+
+/// Whether a launcher says of its workers how they ended.
+fn launcher_reports(text: &str) -> bool {
+    const WORDS: &[&str] = &["failed (exitcode: ", "Root Cause (first observed failure)"];
+    WORDS
+        .iter()
+        .any(|words| memchr::memmem::find(text.as_bytes(), words.as_bytes()).is_some())
+}
+
+/// Whether a line is the exception of which a launcher itself died.
+fn is_end_of_launcher(line: &str) -> bool {
+    line.starts_with("torch.distributed.elastic.")
+        && crate::traceback::is_headline(line)
+        && !line.contains("ChildFailedError")
 }
 
 /// Whether it is among the last that a launcher says.

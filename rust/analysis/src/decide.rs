@@ -3,9 +3,11 @@
 //! Uniform failures name no rank; then one candidate, or the one that others point at, or the earliest beyond the
 //! clocks' bound; without a candidate, whom the others waited for, or who left nothing.
 
-use crate::assemble::{HostKey, Job};
+use crate::assemble::{HostKey, Job, RankEvidence};
+use crate::by_rank::ByRank;
 use crate::classify::{Role, Rule, rules};
 use crate::groups::Fingerprint;
+use crate::hearsay::Hearsay;
 use crate::outcome::{End, Outcome};
 use crate::schema::Confidence;
 use std::collections::{BTreeMap, BTreeSet};
@@ -43,7 +45,7 @@ pub(crate) enum Subject {
 /// The ranks of one attempt and how each ended.
 pub(crate) struct Attempt<'a> {
     pub(crate) job: &'a Job,
-    pub(crate) outcomes: BTreeMap<u32, Outcome<'a>>,
+    pub(crate) outcomes: ByRank<Outcome<'a>>,
     /// Ranks of which nothing at all was found.
     pub(crate) missing: BTreeSet<u32>,
 }
@@ -71,7 +73,7 @@ impl Attempt<'_> {
     /// Who is pointed at, and by whom.
     pub(crate) fn pointers(&self) -> BTreeMap<u32, Vec<u32>> {
         let mut pointers: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
-        for (&rank, outcome) in &self.outcomes {
+        for (&rank, outcome) in self.outcomes.iter() {
             for &target in outcome.finding.iter().flat_map(|finding| &finding.pointers) {
                 if target != rank {
                     pointers.entry(target).or_default().push(rank);
@@ -208,7 +210,7 @@ impl Attempt<'_> {
             return None;
         }
         let rule = self.rule(alike[0]);
-        let reasons = vec![format!(
+        let mut reasons = vec![format!(
             "{} of {} ranks failed alike, with the same text and stack",
             alike.len(),
             self.total()
@@ -222,14 +224,21 @@ impl Attempt<'_> {
         // That all left with one status says little, the less where a log holds failures of nobody.
         let vague = rule.id == "exit" && self.job.nobodys_words;
         let mute = alike.iter().all(|rank| self.outcomes[rank].is_mute());
+        let worded = alike.iter().any(|rank| self.outcomes[rank].worded);
         let confidence =
             if vague || rule.role == Role::Ambiguous || alike.iter().any(shared) && quiet > 0 {
                 Confidence::Low
-            } else if others.is_empty() && quiet == 0 && !nameless && !mute {
+            } else if others.is_empty() && quiet == 0 && !nameless && !mute && !worded {
                 Confidence::High
             } else {
                 Confidence::Medium
             };
+        let doubt = self.doubt(&alike);
+        reasons.extend(doubt.map(str::to_owned));
+        let confidence = match doubt {
+            Some(_) => confidence.min(Confidence::Medium),
+            None => confidence,
+        };
         Some(Decision {
             subject: Subject::Uniform(alike),
             rule,
@@ -238,6 +247,26 @@ impl Attempt<'_> {
             suspects: Vec::new(),
             reasons,
         })
+    }
+
+    /// Why the exception of some ranks may follow from what is not here; `None` where its text says what failed.
+    ///
+    /// A program may make an exception of its own of the peer that it lost.
+    fn doubt(&self, ranks: &[u32]) -> Option<&'static str> {
+        let evidence = || ranks.iter().map(|rank| self.outcomes[rank].evidence);
+        if !self.rule(ranks[0]).generic {
+            return None;
+        }
+        if evidence().any(|it| it.record.is_none() && it.torn) {
+            return Some("its log ends in the middle of a line");
+        }
+        if self.job.hearsay.iter().any(Hearsay::is_cause) {
+            return Some("another failure is told of nobody, and may have come first");
+        }
+        let own = |it: &RankEvidence| it.record.is_some() || it.status.is_some();
+        (!self.job.is_counted && !evidence().any(own)).then_some(
+            "how many ranks there were is not told, and one may have failed that is not here",
+        )
     }
 
     pub(crate) fn earliest(&self, ranks: &[u32]) -> Option<u32> {
@@ -358,13 +387,25 @@ impl Attempt<'_> {
             reasons
                 .push("its own logger shows the exception, which it may have survived".to_owned());
         }
+        if outcome.worded {
+            confidence = confidence.min(Confidence::Medium);
+            reasons.push("a line of its log says so, and no exception".to_owned());
+        }
         let quiet = self.with_end(End::Silent).len() + self.missing.len();
-        if !own && quiet > 0 {
+        if quiet > 0 && (!own || rule.generic) {
             confidence = confidence.min(Confidence::Medium);
             reasons.push(format!(
                 "{} said nothing, and one of them may have failed first",
                 count(quiet, "rank")
             ));
+        } else if let Some(doubt) = self.doubt(&[rank]) {
+            confidence = confidence.min(Confidence::Medium);
+            reasons.push(doubt.to_owned());
+        }
+        let status = outcome.evidence.status.as_ref();
+        if rule.id == "killed" && !also.is_empty() && status.is_some_and(|it| it.forced.is_none()) {
+            confidence = confidence.min(Confidence::Medium);
+            reasons.push("whether its launcher killed it is not told".to_owned());
         }
         if let Some(parent) = &outcome.evidence.by_child {
             reasons.push(format!(

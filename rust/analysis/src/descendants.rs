@@ -1,7 +1,6 @@
 //! Records of a rank's child processes: where a child's end is why the rank ended, the child's is what is judged.
 
 use crate::assemble::{Job, RankEvidence};
-use crate::ending;
 use crate::kept::Record;
 use crate::scan::FileRole;
 use std::collections::BTreeMap;
@@ -51,11 +50,12 @@ impl RankEvidence {
 
     /// Whether a process that left no record of its own ended as one that passes on how its child ended.
     fn is_relay_of(&self, child: &Record) -> bool {
-        if ending::lines_after(&self.output).is_some() || self.terminated.is_some() {
+        let words = self.words.as_ref();
+        if words.is_some_and(|words| words.after.is_some()) || self.terminated.is_some() {
             return false;
         }
         let Some(status) = &self.status else {
-            return self.output.is_empty() && self.black_box.is_none();
+            return words.is_none() && self.black_box.is_none();
         };
         let code = child.failure.error_code.unwrap_or(1);
         let passed_on = match code {

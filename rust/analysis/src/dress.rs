@@ -4,14 +4,18 @@
 //! line came from is kept, and which process or rank it is of, where the wrapping says so.
 
 mod boxes;
+mod flush;
 mod json;
 mod margins;
+mod repeated;
+mod terminal;
 
 use crate::parse::begin;
 use margins::Margins;
 use regex::Regex;
 use std::borrow::Cow;
 use std::sync::LazyLock;
+use terminal::Terminal;
 
 /// A log without its wrapping.
 #[derive(Debug, Default)]
@@ -42,11 +46,6 @@ impl Plain<'_> {
         known.copied().unwrap_or(number)
     }
 
-    /// Whether lines of the text have other numbers than in the log.
-    pub(crate) fn is_renumbered(&self) -> bool {
-        !self.numbers.is_empty()
-    }
-
     /// Returns whose a line of the text is, counted from 0.
     pub(crate) fn whose(&self, index: usize) -> Option<Whose> {
         self.whose.get(index).copied().flatten()
@@ -65,27 +64,35 @@ const MAX_NAMES: usize = 1 << 16;
 /// Returns a log without what wraps its lines.
 pub(crate) fn plain(text: &str) -> Plain<'_> {
     let text = without_colours(text);
-    let margins = Margins::of(&text);
-    let mut plain = if margins.is_none() && !json::may_be(&text) {
+    let (margins, terminal) = (Margins::of(&text), Terminal::of(&text));
+    let mut plain = if margins.is_none() && terminal.is_none() && !json::may_be(&text) {
         Plain {
             text,
             ..Plain::default()
         }
     } else {
-        unwrapped(&text, &margins)
+        unwrapped(&text, &margins, terminal)
     };
-    if let Some(text) = boxes::opened(&plain.text) {
-        plain.text = Cow::Owned(text);
+    for repaired in [boxes::opened, flush::indented] {
+        if let Some(text) = repaired(&plain.text) {
+            plain.text = Cow::Owned(text);
+        }
     }
     plain
 }
 
-fn unwrapped(text: &str, margins: &Margins) -> Plain<'static> {
+fn unwrapped(text: &str, margins: &Margins, terminal: Option<Terminal>) -> Plain<'static> {
     let mut out = Builder::default();
     for (index, line) in text.lines().enumerate() {
         let number = index + 1;
+        let broken = terminal.is_some_and(|terminal| terminal.goes_on(line));
+        let line = if terminal.is_some() && !broken {
+            line.trim_end()
+        } else {
+            line
+        };
         let mut rest = Cow::Borrowed(line);
-        let (mut whose, mut goes_on) = (None, false);
+        let (mut whose, mut goes_on) = (None, broken);
         let mut told = None;
         for _ in 0..MAX_LAYERS {
             if let Some((margin, after)) = margins.read(&rest) {

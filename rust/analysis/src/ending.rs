@@ -1,6 +1,6 @@
 //! Whether the last traceback of an output is the end of it, or was printed in passing.
 
-use crate::traceback::is_start;
+use crate::traceback::{self, is_headline, is_start};
 use std::collections::BTreeMap;
 
 /// What interpreters, torch and loggers print after the exception that ends a process.
@@ -46,7 +46,7 @@ const TEARDOWN_PARTS: &[&str] = &[
 /// Returns how many lines of other output follow the last traceback of a text, those of a teardown not counted; `None`
 /// where there is no traceback.
 pub(crate) fn lines_after(text: &str) -> Option<usize> {
-    let lines: Vec<&str> = text.lines().collect();
+    let lines: Vec<&str> = traceback::from_first(text)?.lines().collect();
     let ignored = |index: usize| index > 0 && is_ignored(lines[index - 1]);
     let start = (0..lines.len())
         .rev()
@@ -85,7 +85,7 @@ pub(crate) fn lines_after(text: &str) -> Option<usize> {
             quiet = true;
         } else if (indented || is_start(line.trim())) && quiet || line.trim().is_empty() {
             // Belongs to the line before.
-        } else if quiet && is_exception(line) {
+        } else if quiet && is_headline(line) {
             quiet = false;
         } else {
             quiet = false;
@@ -118,23 +118,14 @@ pub(crate) fn is_ignored(line: &str) -> bool {
 
 /// Returns whether torch's own hook for uncaught exceptions printed a traceback. Source: torch/distributed/distributed_c10d.py
 pub(crate) fn is_uncaught(raw: &str) -> bool {
-    raw.lines().any(|line| {
-        let rest = line
-            .strip_prefix("[rank")
-            .and_then(|rest| rest.split_once("]: "));
-        rest.is_some_and(|(_, rest)| is_start(rest))
-    })
+    let mut labelled = traceback::lines_after_label(raw);
+    labelled.any(|(_, rest)| rest.strip_prefix(' ').is_some_and(is_start))
 }
 
-fn is_teardown(line: &str) -> bool {
+pub(crate) fn is_teardown(line: &str) -> bool {
     let line = line.trim_start();
     TEARDOWN.iter().any(|start| line.starts_with(start))
         || TEARDOWN_PARTS.iter().any(|part| line.contains(part))
-}
-
-fn is_exception(line: &str) -> bool {
-    let (class, _) = crate::traceback::split(line);
-    class.ends_with("Error") || class.ends_with("Exception") || class.ends_with("Interrupt")
 }
 
 /// A line as loggers write them: it begins with a level or a date.

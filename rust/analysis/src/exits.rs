@@ -146,6 +146,20 @@ const FORMS: &[Form] = &[
             )])
         },
     },
+    // Source: torch/distributed/launch.py before torchrun: the command is that of its last process, whichever failed
+    Form {
+        literal: "died with <Signals.",
+        pattern: r"CalledProcessError: Command .*'--local_rank=\d+'.* died with <Signals\.(\w+): \d+>",
+        read: |found| {
+            Some(vec![(
+                Who::Unknown,
+                Said {
+                    status: -i64::from(signals::by_name(&found[1])?.number),
+                    ..Said::default()
+                },
+            )])
+        },
+    },
     // Source: bash, jobs.c, of a script's commands
     Form {
         literal: ": line ",

@@ -108,8 +108,8 @@ pub(crate) fn explain(
                 },
                 record.path.display()
             )),
-            (None, _)
-                if outcome.evidence.damaged.is_some() && outcome.evidence.output.is_empty() => {}
+            (None, _) if outcome.evidence.damaged.is_some() && outcome.evidence.words.is_none() => {
+            }
             (None, _) if outcome.passing().is_some() => {
                 lines.push(format!("rank {rank} left no error file"));
             }

@@ -1,15 +1,18 @@
 //! What is kept of an error file once it is read and judged: not its text, or a hundred thousand ranks would need
 //! gigabytes, and what many ranks have in common once.
 
+mod shared;
+
+pub(crate) use shared::Shared;
+
 use crate::classify::{self, Finding, Role};
 use crate::error::Error;
 use crate::failure::{Breadcrumb, Clock, Deferred, Failure, Frame, Host, Rank, Section, Survived};
 use crate::parse;
 use crate::scan::{FileRole, SlotKey};
 use crate::traceback::{self, FrameRef, is_library};
-use std::collections::HashMap;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 /// So many frames of a stack are kept, from the innermost on, and after them so many of the program's own.
 const MAX_FRAMES: usize = 16;
@@ -78,12 +81,20 @@ impl Record {
     ) -> Result<Self, Error> {
         let new = |failure| Self::new(path.to_owned(), slot.clone(), role, failure, shared);
         // Most records have a traceback, and next to it the stacks of threads that did nothing.
-        let told = (role != FileRole::Terminated)
-            .then(|| parse::without_threads(bytes))
-            .flatten()
-            .map(new)
-            .filter(|record| !record.failure.frames.is_empty());
-        told.map_or_else(|| parse::error_file(path, bytes).map(new), Ok)
+        let told = || {
+            if role == FileRole::Terminated {
+                return None;
+            }
+            let mut gist = parse::gist(bytes)?;
+            let mut record = new(std::mem::take(&mut gist.failure));
+            if let Some(section) = &mut record.failure.section
+                && !section.is_vain(&record.failure.finding)
+            {
+                section.breadcrumbs = latest(gist.breadcrumbs()?);
+            }
+            Some(record).filter(|record| !record.failure.frames.is_empty())
+        };
+        told().map_or_else(|| parse::error_file(path, bytes).map(new), Ok)
     }
 
     /// Judges a failure, and keeps of it what a verdict looks at and a report may show.
@@ -91,31 +102,33 @@ impl Record {
         path: PathBuf,
         slot: Option<SlotKey>,
         role: FileRole,
-        failure: Failure,
+        mut failure: Failure,
         shared: &Shared,
     ) -> Self {
-        let (finding, frames, native_place) = {
+        let is_plain = role != FileRole::Terminated;
+        let known = is_plain.then(|| shared.judged(&failure)).flatten();
+        let (finding, frames, native_place) = known.unwrap_or_else(|| {
             let stack = traceback::strip_prefixes(&failure.callstack);
             let (finding, frames) = classify::judge(&failure, &stack);
-            let waiting = failure
-                .section
-                .as_deref()
-                .filter(|_| role == FileRole::Terminated);
-            let frames = waiting.map_or(frames, classify::waiting_frames);
             let section = failure.section.as_deref();
+            let waiting = section.filter(|_| !is_plain);
+            let frames = waiting.map_or(frames, classify::waiting_frames);
             let native_place = match frames.is_empty() {
                 true => section.and_then(classify::native_place).unwrap_or_default(),
                 false => String::new(),
             };
-            (finding, shared.stack(&telling(frames)), native_place)
-        };
-        // What a rank had done that then only lost a peer says nothing of the cause.
-        let is_consequence = finding.rule.role == Role::Collateral;
-        let section = failure.section.map(|mut section| {
-            if is_consequence && section.is_final {
-                section.breadcrumbs.clear();
+            let frames = shared.stack(&telling(frames));
+            if is_plain && !frames.is_empty() {
+                shared.remember(&mut failure, &finding, &frames);
             }
-            Box::new(KeptSection::new(*section, shared))
+            (finding, frames, native_place)
+        });
+        let section = failure.section.map(|section| {
+            let mut section = Box::new(KeptSection::new(*section, shared));
+            if section.is_vain(&finding) {
+                section.breadcrumbs = Vec::new();
+            }
+            section
         });
         Self {
             path,
@@ -142,9 +155,6 @@ impl Record {
 
 impl KeptSection {
     fn new(section: Section, shared: &Shared) -> Self {
-        let mut breadcrumbs = section.breadcrumbs;
-        breadcrumbs.drain(..breadcrumbs.len().saturating_sub(MAX_BREADCRUMBS));
-        breadcrumbs.shrink_to_fit();
         let mut deferred_before = section.preceded_by;
         deferred_before.retain(|earlier| earlier.deferred.is_some());
         Self {
@@ -158,58 +168,28 @@ impl KeptSection {
             },
             rank: section.rank,
             step: section.step,
-            breadcrumbs,
+            breadcrumbs: latest(section.breadcrumbs),
             deferred: section.deferred.map(Box::new),
             deferred_before,
         }
     }
+
+    /// Whether its breadcrumbs say nothing: what a rank had done that then only lost a peer tells no cause.
+    fn is_vain(&self, finding: &Finding) -> bool {
+        finding.rule.role == Role::Collateral && self.is_final
+    }
+}
+
+fn latest(mut breadcrumbs: Vec<Breadcrumb>) -> Vec<Breadcrumb> {
+    breadcrumbs.drain(..breadcrumbs.len().saturating_sub(MAX_BREADCRUMBS));
+    breadcrumbs.shrink_to_fit();
+    breadcrumbs
 }
 
 /// Returns the frames of a stack that a report shows or that tell one stack from another.
-fn telling(mut frames: Vec<FrameRef<'_>>) -> Vec<FrameRef<'_>> {
+pub(crate) fn telling(mut frames: Vec<FrameRef<'_>>) -> Vec<FrameRef<'_>> {
     let outer = frames.split_off(frames.len().min(MAX_FRAMES));
     let own = outer.into_iter().filter(|frame| !is_library(frame.file));
     frames.extend(own.take(MAX_OWN_FRAMES));
     frames
-}
-
-/// What many records of one job have in common.
-#[derive(Debug, Default)]
-pub(crate) struct Shared {
-    /// Stacks, by the lines of their frames.
-    stacks: Mutex<HashMap<u64, Vec<Arc<[Frame]>>>>,
-    hosts: Mutex<HashMap<String, Vec<Arc<Host>>>>,
-}
-
-impl Shared {
-    fn stack(&self, frames: &[FrameRef<'_>]) -> Arc<[Frame]> {
-        let key = frames.iter().fold(0_u64, |key, frame| {
-            key.wrapping_mul(31).wrapping_add(u64::from(frame.line))
-        });
-        let mut stacks = self.stacks.lock().unwrap_or_else(PoisonError::into_inner);
-        let alike = stacks.entry(key).or_default();
-        let is_it = |known: &&Arc<[Frame]>| {
-            known.len() == frames.len() && known.iter().zip(frames).all(|(a, b)| *b == a.as_ref())
-        };
-        if let Some(known) = alike.iter().find(is_it) {
-            return Arc::clone(known);
-        }
-        let new: Arc<[Frame]> = frames.iter().map(|frame| frame.to_frame()).collect();
-        alike.push(Arc::clone(&new));
-        new
-    }
-
-    fn host(&self, host: Host) -> Arc<Host> {
-        let mut hosts = self.hosts.lock().unwrap_or_else(PoisonError::into_inner);
-        let alike = match hosts.get_mut(&host.name) {
-            Some(alike) => alike,
-            None => hosts.entry(host.name.clone()).or_default(),
-        };
-        if let Some(known) = alike.iter().find(|known| ***known == host) {
-            return Arc::clone(known);
-        }
-        let new = Arc::new(host);
-        alike.push(Arc::clone(&new));
-        new
-    }
 }

@@ -4,9 +4,11 @@ use crate::assemble::{HostKey, Job, RankEvidence, Status};
 use crate::logs::AgentLog;
 use crate::numbers::{Numbers, last_three};
 use crate::scan::RunPath;
+use crate::words::Words;
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::path::Path;
+use std::sync::Arc;
 
 impl Job {
     pub(crate) fn add_agents(&mut self, agents: &[AgentLog], numbers: &Numbers) {
@@ -78,6 +80,7 @@ impl Job {
                 .map(|name| name.to_string_lossy().into_owned())
                 .unwrap_or_default();
             let zone = self.time_zone(agent, attempt);
+            let shared = Arc::clone(&self.shared);
             for entry in &agent.entries {
                 let evidence = self.rank(attempt, entry.rank, Some(entry.local_rank), host.clone());
                 let time_ns =
@@ -93,12 +96,11 @@ impl Job {
                     asked,
                 });
                 if evidence.record.is_none() && !entry.traceback.is_empty() {
-                    evidence.output =
-                        crate::traceback::strip_prefixes(&entry.traceback).into_owned();
+                    let text = crate::traceback::strip_prefixes(&entry.traceback);
+                    evidence.words = Words::of(&text, |_| 0, &shared);
                     evidence.output_path = Some(agent.path.clone());
                     // It is of an error file: what left `main`.
                     (evidence.uncaught, evidence.by_summary) = (true, true);
-                    evidence.output_whole = false;
                 }
             }
             // A launcher that was ended, or names one worker, tells of an attempt even where no worker left anything.

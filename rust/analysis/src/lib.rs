@@ -29,6 +29,7 @@ pub mod traceback;
 pub mod verdict;
 
 mod assemble;
+mod by_rank;
 mod console;
 mod decide;
 mod descendants;
@@ -38,6 +39,7 @@ mod ending;
 mod exits;
 mod explain;
 mod hang;
+mod hearsay;
 mod history;
 mod hosts;
 mod jobs;
@@ -61,6 +63,7 @@ mod speakers;
 mod user_rules;
 mod voices;
 mod watchdog;
+mod words;
 mod work;
 
 pub use error::{Error, ErrorKind};

@@ -92,10 +92,18 @@ impl AgentLog {
 
     /// Whether the launcher asked a process to end, and whether it killed it; `None` where nothing tells.
     ///
-    /// A launcher that was ended itself shares the signal with all workers of its group.
+    /// Of the process that it names first it asked nothing. Of the others its log tells only where it holds whom it did
+    /// ask, which stands before the rest and is lost with the log's beginning. A launcher that was ended itself shares the
+    /// signal with all workers of its group.
     pub(crate) fn ended(&self, pid: Option<u32>) -> (Option<bool>, Option<bool>) {
         let Some(pid) = pid else { return (None, None) };
-        let told = !(self.closed.is_empty() && self.failed.is_empty()) && self.signalled.is_none();
+        let is_first = self.failed.iter().any(|failed| failed.pid == Some(pid));
+        // Of several launchers in one log each may have one number, and whom the other asked is no word of this one.
+        let is_own = |pid: &u32| {
+            let mut entries = self.entries.iter();
+            self.entries.is_empty() || entries.any(|entry| entry.pid == Some(*pid))
+        };
+        let told = (is_first || self.closed.iter().any(is_own)) && self.signalled.is_none();
         let asked = self.closed.contains(&pid) || self.forced.contains(&pid);
         let forced = self.forced.contains(&pid);
         (

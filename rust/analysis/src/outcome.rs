@@ -2,10 +2,10 @@
 
 use crate::assemble::{RankEvidence, Status};
 use crate::black_box::{Fate, State};
-use crate::classify::{self, Finding, Role, rules};
+use crate::classify::{Finding, Role, rules};
 use crate::failure::{Breadcrumb, Frame};
 use crate::groups::Fingerprint;
-use crate::traceback::{self, FrameRef};
+use crate::traceback;
 use firstfault_format::signals;
 
 /// How one rank ended.
@@ -23,6 +23,8 @@ pub(crate) struct Outcome<'a> {
     pub(crate) coarse_ns: i64,
     /// Whether two independent sources agree: the launcher's status and the record's or the output's text.
     pub(crate) agreed: bool,
+    /// Whether nothing but a line of its log says that it failed: no exception, no status.
+    pub(crate) worded: bool,
 }
 
 /// The end of a rank.
@@ -52,6 +54,7 @@ pub(crate) fn outcome(evidence: &RankEvidence, reported: bool, ended_well: bool)
         time_ns: None,
         coarse_ns: 0,
         agreed: false,
+        worded: false,
     };
     if evidence.record.is_some() {
         outcome.by_record(reported);
@@ -111,10 +114,11 @@ impl Outcome<'_> {
         }
         let mut finding = finding;
         if finding.rule.id == "abort"
-            && let Some((rule, line)) = crate::output::last_words(&self.evidence.output)
+            && let Some(words) = &self.evidence.words
+            && let Some(last) = &words.last
         {
-            finding.rule = rule;
-            self.title = format!("{}: {line}", self.title);
+            finding.rule = last.rule;
+            self.title = format!("{}: {}", self.title, last.text);
         }
         self.set(finding);
     }
@@ -245,7 +249,7 @@ impl Outcome<'_> {
             .as_ref()
             .is_some_and(|finding| finding.rule.id == "abort")
             && self.evidence.record.is_none()
-            && traceback::fatal(&self.evidence.output).is_none()
+            && self.fatal().is_none()
     }
 
     /// Whether it ended as Python ends after an exception, and what is here of its words holds none.
@@ -274,7 +278,7 @@ impl Outcome<'_> {
             .evidence
             .output_path
             .as_ref()
-            .filter(|_| !self.evidence.output.is_empty());
+            .filter(|_| self.evidence.words.is_some());
         record
             .or(output)
             .map(|path| path.display().to_string())
@@ -295,20 +299,16 @@ impl Outcome<'_> {
     }
 
     /// Returns the stack of the failure, innermost frame first.
-    pub(crate) fn frames(&self) -> Vec<Frame> {
+    pub(crate) fn frames(&self) -> &[Frame] {
         let Some(record) = &self.evidence.record else {
-            let text = &self.evidence.output;
-            let fatal = traceback::fatal(text).map(|fatal| fatal.frames);
-            if fatal.is_none() && self.passing().is_some() {
-                return Vec::new();
+            if let Some(frames) = self.fatal() {
+                return frames;
             }
-            let headline = self.finding.as_ref();
-            let headline = headline.map_or("", |finding| &*finding.headline);
-            let frames =
-                fatal.unwrap_or_else(|| classify::judged(headline, traceback::chain(text)));
-            return frames.into_iter().map(FrameRef::to_frame).collect();
+            let words = self.evidence.words.as_ref();
+            let words = words.filter(|_| self.passing().is_none());
+            return words.map_or(&[], |words| words.frames_of(self.about()));
         };
-        record.failure.frames.to_vec()
+        &record.failure.frames
     }
 
     /// Returns where it happened, for people: `in main (train.py:33)`; a native module where no Python frame is known.
@@ -327,26 +327,23 @@ impl Outcome<'_> {
     ///
     /// The number is from 1; 0 where only the end of the file was read.
     pub(crate) fn telling_line(&self) -> Option<(usize, &str)> {
-        let headline = self
-            .finding
-            .as_ref()
-            .map_or("", |finding| finding.headline.lines().next().unwrap_or(""));
-        let says = |line: &str| {
-            let own = traceback::split(line);
-            line.starts_with("Fatal Python error: ")
-                || line.starts_with("terminate called after")
-                || !headline.is_empty() && crate::parse::headline(own.0, own.1) == headline
-        };
-        let lines = || self.evidence.output.lines().map(str::trim_end).enumerate();
-        let last = || lines().filter(|(_, line)| !line.trim().is_empty()).last();
-        let last = || last().filter(|_| !self.evidence.output_shared);
-        let (index, line) = lines().find(|(_, line)| says(line)).or_else(last)?;
-        let counted = self.evidence.output_lines.get(index).copied();
-        let number = match self.evidence.output_whole {
-            true => index + 1,
-            false => counted.unwrap_or(0),
-        };
-        Some((number, line.trim()))
+        let words = self.evidence.words.as_ref()?;
+        let end = words.end_line.as_ref();
+        let end = end.filter(|_| !self.evidence.output_shared);
+        let line = words.telling_line(self.about()).or(end)?;
+        Some((line.number, &line.text))
+    }
+
+    /// What its finding is about.
+    fn about(&self) -> &str {
+        let finding = self.finding.as_ref();
+        finding.map_or("", |finding| &finding.headline)
+    }
+
+    /// Returns the frames of the crash that faulthandler dumped into its output.
+    fn fatal(&self) -> Option<&[Frame]> {
+        let words = self.evidence.words.as_ref()?;
+        words.fatal.as_ref().map(|(_, frames)| &**frames)
     }
 }
 

@@ -1,45 +1,46 @@
 //! The end of a rank as its own output tells it: only what stands at the end of it, and only what fits its exit status.
 
-use crate::classify::{self, Finding, Role, rules};
-use crate::ending;
+use crate::classify::{Finding, Role, rules};
+use crate::failure::Frame;
 use crate::groups::Fingerprint;
 use crate::outcome::{Outcome, is_crash, signal_title};
-use crate::traceback::{self, FrameRef};
+use crate::words::Words;
 use firstfault_format::signals;
 
 impl Outcome<'_> {
     /// Judges the end of the worker's stderr; returns whether it says anything.
     pub(crate) fn by_output(&mut self) -> bool {
-        self.by_crash() || self.by_traceback() || self.by_watchdog()
+        self.by_crash() || self.by_traceback() || self.by_words()
     }
 
-    /// A rank whose launcher says nothing of how it ended, and whose watchdog waited in vain.
-    fn by_watchdog(&mut self) -> bool {
+    /// A rank whose launcher says nothing of how it ended, and that said what it met without an exception.
+    fn by_words(&mut self) -> bool {
         if self.evidence.status.is_some() {
             return false;
         }
-        let Some((rule, line)) = last_words(&self.evidence.output) else {
+        let last = self.evidence.words.as_ref();
+        let Some(last) = last.and_then(|words| words.last.as_ref()) else {
             return false;
         };
-        if !matches!(rule.role, Role::Timeout | Role::Collateral) {
-            return false;
-        }
-        self.title = line.to_owned();
+        let rule = last.rule;
+        self.title.clone_from(&last.text);
+        self.worded = true;
         let fingerprint = Fingerprint::of(&rule.category, "", "", std::iter::empty());
         self.set(Finding::plain(rule, fingerprint, self.title.clone()));
         true
     }
 
     fn by_crash(&mut self) -> bool {
-        let text = &self.evidence.output;
+        let words = self.evidence.words.as_deref();
         let status = self.evidence.status.as_ref().map(|status| status.value);
         let crashed = status.is_some_and(is_crash);
-        let fatal = traceback::fatal(text);
-        let what = traceback::terminate(text);
-        let named = fatal.as_ref().and_then(|fatal| by_description(fatal.title));
+        let fatal = words.and_then(|words| words.fatal.as_ref());
+        let what = words.and_then(|words| words.terminate.as_ref());
+        let last = words.and_then(|words| words.last.as_ref());
+        let named = fatal.and_then(|(title, _)| by_description(title));
         // Last words of a child are no end of a process that ended otherwise; an interpreter that cannot start ends with 1.
         let fits = match status {
-            None => ending::is_near_end(text),
+            None => words.is_some_and(|words| words.near_end),
             Some(1) => fatal.is_some() && named.is_none(),
             Some(status) => crashed || (129..160).contains(&status) && is_crash(128 - status),
         };
@@ -57,14 +58,23 @@ impl Outcome<'_> {
         let rule = said
             .as_deref()
             .and_then(|said| rules.by_text("", said, ""))
-            .or_else(|| Some(last_words(text)?.0));
+            .or(last.map(|last| last.rule));
         let rule = rule.unwrap_or_else(|| rules.by_status(-number));
-        let frames: Vec<FrameRef<'_>> = fatal.map(|fatal| fatal.frames).unwrap_or_default();
+        if rule.role != Role::Primary
+            && let Some(finding) = words.and_then(Words::uncaught_cause)
+        {
+            // It gave up on its way out, over what had ended it before.
+            self.title = finding.headline.to_string();
+            self.take_status_time();
+            self.set(finding.clone());
+            return true;
+        }
+        let frames = fatal.map_or(&[][..], |(_, frames)| frames);
         let name = signal_title(number);
         self.title = match what
             .map(|(_, what)| what)
             .filter(|what| !what.is_empty())
-            .or_else(|| Some(last_words(text)?.1))
+            .or(last.map(|last| &last.text))
         {
             Some(what) => format!("{name}: {what}"),
             None => name,
@@ -73,7 +83,7 @@ impl Outcome<'_> {
             &rule.category,
             "",
             what.map_or("", |(_, what)| what),
-            frames.into_iter(),
+            frames.iter().map(Frame::as_ref),
         );
         self.agreed = signal.is_some() && signal == named;
         self.take_status_time();
@@ -82,18 +92,11 @@ impl Outcome<'_> {
     }
 
     fn by_traceback(&mut self) -> bool {
-        let text = &self.evidence.output;
-        let chain = traceback::chain(text);
-        if chain.iter().all(|raised| raised.type_name.is_empty()) {
+        let words = self.evidence.words.as_ref();
+        let finding = words.and_then(|words| words.finding.clone());
+        let Some(finding) = finding.filter(|finding| self.can_end_by(finding)) else {
             return false;
-        }
-        if ending::lines_after(text).is_none_or(|lines| lines > 0) {
-            return false;
-        }
-        let finding = classify::texts(&chain, text);
-        if !self.can_end_by(&finding) {
-            return false;
-        }
+        };
         self.title = finding.headline.to_string();
         let status = self.evidence.status.as_ref().map(|status| status.value);
         self.agreed = status
@@ -127,17 +130,13 @@ impl Outcome<'_> {
         if self.evidence.record.is_some() {
             return None;
         }
-        let text = &self.evidence.output;
-        let after = ending::lines_after(text)?;
-        let chain = traceback::chain(text);
-        let raised = chain.last()?;
-        let title = crate::parse::headline(raised.type_name, raised.message);
+        let words = self.evidence.words.as_ref()?;
+        let (told, after) = (words.chain.last()?, words.after?);
         let judged = self.finding.as_ref().is_some_and(|finding| {
-            chain.iter().any(|raised| {
-                crate::parse::headline(raised.type_name, raised.message) == *finding.headline
-            })
+            let mut chain = words.chain.iter();
+            chain.any(|told| *told.headline == *finding.headline)
         });
-        (!judged && !raised.type_name.is_empty()).then_some((title, after))
+        (!judged && told.is_typed).then(|| (told.headline.to_string(), after))
     }
 }
 
@@ -152,27 +151,4 @@ fn by_description(title: &str) -> Option<i64> {
         .iter()
         .find(|signal| signal.description == title)
         .map(|signal| signal.number.into())
-}
-
-/// Rules of what glibc, gloo or NCCL's watchdog print before they abort the process, those that say most first.
-const LAST_WORDS: &[&str] = &[
-    "heap-corruption",
-    "collective-mismatch",
-    "native-assertion",
-    "nccl-timeout",
-    "nccl-heartbeat",
-    "nccl-take-down",
-    "peer-lost-nccl",
-];
-
-/// What glibc, gloo or NCCL's watchdog printed before the process aborted.
-pub(crate) fn last_words(text: &str) -> Option<(&'static crate::classify::Rule, &str)> {
-    let lines = text.lines().rev().map(str::trim);
-    let told = lines.filter_map(|line| {
-        let rule = rules().by_text("", line, "")?;
-        let order = LAST_WORDS.iter().position(|id| *id == rule.id)?;
-        Some((order, rule, line))
-    });
-    let (_, rule, line) = told.min_by_key(|(order, ..)| *order)?;
-    Some((rule, line))
 }

@@ -19,6 +19,9 @@ const FROM_OUTSIDE: &[&str] = &[
     "hang",
 ];
 
+/// Rules of what tells of all jobs of a place, so that a line may be another job's.
+const OF_OTHERS: &[&str] = &["sacct-", "kubernetes-"];
+
 /// A scheduler's last word is followed by little: more is another run, appended to the same log.
 const LAST_LINES: usize = 50;
 
@@ -118,6 +121,8 @@ impl Attempt<'_> {
         if ended > 0 {
             reasons.push(format!("{} ended when asked to", count(ended, "rank")));
         }
+        // What it ended may have hung before.
+        let suspects = self.stood_apart();
         let subject = match named {
             Some(key) if fact.rule.category == "host_lost" => Subject::Host(key),
             _ => Subject::Job(None),
@@ -125,9 +130,15 @@ impl Attempt<'_> {
         Some(Decision {
             subject,
             rule: fact.rule,
-            confidence: Confidence::High,
+            confidence: if OF_OTHERS.iter().any(|of| fact.rule.id.starts_with(of))
+                || !suspects.is_empty()
+            {
+                Confidence::Medium
+            } else {
+                Confidence::High
+            },
             also: Vec::new(),
-            suspects: self.stood_apart(),
+            suspects,
             reasons,
         })
     }
@@ -182,6 +193,8 @@ impl Attempt<'_> {
         }
         if let Some(pid) = fact.pid {
             let own = outcome.evidence.pids().any(|own| own == pid);
+            // In a container the numbers are small, and another process of the host may have the same.
+            let own = own && is_trainers(&fact.text);
             if own || names_worker(pid, &outcome.title) {
                 return Some(Fit::Process);
             }

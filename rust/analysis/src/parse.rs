@@ -1,9 +1,11 @@
 //! Bytes of an error file to a [`Failure`]: torch's three shapes, ours, and whatever a dying writer left of them.
 
+mod gist;
+
+pub(crate) use gist::gist;
+
 use crate::error::Error;
-use crate::failure::{
-    Breadcrumb, Clock, Deferred, Exception, Failure, Host, Kind, Process, Rank, Section, Survived,
-};
+use crate::failure::{Failure, Section};
 use serde::Deserialize;
 use serde_json::{Map, Value};
 use std::path::Path;
@@ -65,71 +67,12 @@ pub fn error_file(path: &Path, bytes: &[u8]) -> Result<Failure, Error> {
     Ok(failure)
 }
 
-/// Returns the same without what no verdict looks at where a traceback tells the stack; nothing for what only
-/// [`error_file`] can read: other forms, texts to repair, and signals, whose stacks count.
-pub(crate) fn without_threads(bytes: &[u8]) -> Option<Failure> {
-    let text = std::str::from_utf8(bytes).ok()?;
-    // Text that is skipped is not checked for lone surrogates.
-    if contains(bytes, b"\\ud") || contains(bytes, b"\\uD") {
-        return None;
-    }
-    let file: Typed<Gist> = serde_json::from_str(text).ok()?;
-    Some(file.into_failure())
-}
-
 /// An error file as nearly all are: torch's nested form, every value of the type that it should have.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Typed<S> {
     message: TypedMessage,
     firstfault: Option<S>,
-}
-
-/// What a verdict looks at of a [`Section`] without a signal.
-#[derive(Default, Deserialize)]
-#[serde(default)]
-struct Gist {
-    schema_version: u32,
-    kind: Option<Kind>,
-    #[serde(rename = "final")]
-    is_final: bool,
-    time_ns: Option<i64>,
-    clock: Option<Clock>,
-    host: Host,
-    process: Process,
-    rank: Rank,
-    exception: Option<Exception>,
-    signal: Option<Unread>,
-    step: Option<i64>,
-    breadcrumbs: Vec<Breadcrumb>,
-    deferred: Option<Deferred>,
-    preceded_by: Vec<Survived>,
-}
-
-/// No value is one.
-#[derive(Deserialize)]
-enum Unread {}
-
-impl From<Gist> for Section {
-    fn from(gist: Gist) -> Self {
-        Self {
-            schema_version: gist.schema_version,
-            kind: gist.kind,
-            is_final: gist.is_final,
-            time_ns: gist.time_ns,
-            clock: gist.clock,
-            host: gist.host,
-            process: gist.process,
-            rank: gist.rank,
-            exception: gist.exception,
-            signal: gist.signal.map(|never| match never {}),
-            step: gist.step,
-            breadcrumbs: gist.breadcrumbs,
-            deferred: gist.deferred,
-            preceded_by: gist.preceded_by,
-            ..Self::default()
-        }
-    }
 }
 
 #[derive(Deserialize)]

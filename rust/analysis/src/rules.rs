@@ -144,8 +144,12 @@ pub struct Rules {
     literals: AhoCorasick,
     /// Which rule each literal belongs to.
     owners: Vec<usize>,
+    /// The rules that have types alone.
+    typed: Vec<usize>,
     /// The literals of the rules about hosts, which whole logs are searched for.
-    host_literals: AhoCorasick,
+    host_literals: OnceLock<AhoCorasick>,
+    /// The literals of the rules about what a process prints before it aborts.
+    last_words: OnceLock<AhoCorasick>,
     /// The same and what else tells of a failure, once a log is too long to be read whole.
     telling: OnceLock<AhoCorasick>,
 }
@@ -183,6 +187,14 @@ fn host_texts(rules: &[Rule]) -> impl Iterator<Item = &String> {
     of_hosts.flat_map(|rule| &rule.text)
 }
 
+fn automaton(literals: impl IntoIterator<Item: AsRef<[u8]>>) -> Result<AhoCorasick, String> {
+    AhoCorasick::builder()
+        .match_kind(MatchKind::Standard)
+        .ascii_case_insensitive(true)
+        .build(literals)
+        .map_err(|error| error.to_string())
+}
+
 impl Rules {
     pub(crate) fn new(rules: impl IntoIterator<Item = Rule>) -> Result<Self, String> {
         let rules: Vec<Rule> = rules.into_iter().collect();
@@ -191,18 +203,14 @@ impl Rules {
             literals.extend(&rule.text);
             owners.resize(literals.len(), index);
         }
-        let host_literals: Vec<&String> = host_texts(&rules).collect();
-        let automaton = |literals: &[&String]| {
-            AhoCorasick::builder()
-                .match_kind(MatchKind::Standard)
-                .ascii_case_insensitive(true)
-                .build(literals)
-                .map_err(|error| error.to_string())
-        };
         Ok(Self {
-            literals: automaton(&literals)?,
-            host_literals: automaton(&host_literals)?,
+            literals: automaton(literals)?,
+            host_literals: OnceLock::new(),
+            last_words: OnceLock::new(),
             telling: OnceLock::new(),
+            typed: (0..rules.len())
+                .filter(|&index| rules[index].text.is_empty() && !rules[index].types.is_empty())
+                .collect(),
             rules,
             owners,
         })
@@ -236,11 +244,27 @@ impl Rules {
         })
     }
 
+    /// Returns where in a text literals of these rules begin, the same rules at each call.
+    pub(crate) fn literals_of<'t>(
+        &'t self,
+        ids: &[&str],
+        besides: &str,
+        text: &'t str,
+    ) -> impl Iterator<Item = usize> + 't {
+        let literals = self.last_words.get_or_init(|| {
+            let of_these = self.rules.iter().filter(|rule| ids.contains(&&*rule.id));
+            let texts = of_these.flat_map(|rule| rule.text.iter().map(String::as_str));
+            automaton(texts.chain([besides])).expect("they are among all")
+        });
+        literals.find_iter(text).map(|found| found.start())
+    }
+
     /// Returns where in a log literals of rules about hosts begin.
     pub(crate) fn host_literals<'t>(&'t self, text: &'t str) -> impl Iterator<Item = usize> + 't {
-        self.host_literals
-            .find_iter(text)
-            .map(|found| found.start())
+        let literals = self
+            .host_literals
+            .get_or_init(|| automaton(host_texts(&self.rules)).expect("they are among all"));
+        literals.find_iter(text).map(|found| found.start())
     }
 
     /// Returns the first rule about hosts that matches a line.
@@ -259,18 +283,13 @@ impl Rules {
 
     /// Returns the first rule one of whose literals is in a text, or that has types alone, and that matches.
     fn first(&self, text: &str, matches: impl Fn(&Rule) -> bool) -> Option<&Rule> {
-        let mut hits = vec![false; self.rules.len()];
-        for found in self.literals.find_overlapping_iter(text) {
-            hits[self.owners[found.pattern().as_usize()]] = true;
-        }
-        self.rules.iter().zip(hits).find_map(|(rule, hit)| {
-            let eligible = if rule.text.is_empty() {
-                !rule.types.is_empty()
-            } else {
-                hit
-            };
-            (eligible && matches(rule)).then_some(rule)
-        })
+        let found = self.literals.find_overlapping_iter(text);
+        let found = found.map(|found| self.owners[found.pattern().as_usize()]);
+        let mut eligible: Vec<usize> = found.chain(self.typed.iter().copied()).collect();
+        eligible.sort_unstable();
+        eligible.dedup();
+        let mut eligible = eligible.into_iter().map(|index| &self.rules[index]);
+        eligible.find(|rule| matches(rule))
     }
 
     /// Returns the rule of an exit status: minus a signal's number, or an exit code.

@@ -52,9 +52,11 @@ impl Attempt<'_> {
             reasons.push("it left no error of its own".to_owned());
         }
         let is_nameless = |rank: &u32| self.outcomes[rank].evidence.nameless;
-        let confidence = match (alone, left_nothing && by.len() >= 2) {
-            (true, true) if !by.iter().any(is_nameless) => Confidence::High,
-            (true, true) => Confidence::Medium,
+        // Of a rank whose files are not here nothing tells that it did not fail: then it is the one, and not by waiting.
+        let is_here = outcome.is_some();
+        let is_sure = is_here && left_nothing && by.len() >= 2 && !by.iter().any(is_nameless);
+        let confidence = match (alone, is_sure) {
+            (true, true) => Confidence::High,
             (true, false) => Confidence::Medium,
             _ => Confidence::Low,
         };

@@ -2,10 +2,14 @@
 
 use crate::assemble::{HostKey, Job, RankEvidence};
 use crate::console::{Console, Label, Output};
+use crate::hearsay::Hearsay;
+use crate::kept::Shared;
 use crate::logs::AgentLog;
 use crate::traceback;
+use crate::words::Words;
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::sync::Arc;
 
 impl Job {
     pub(crate) fn add_consoles(&mut self, consoles: Vec<Console>, agents: &[AgentLog]) {
@@ -23,6 +27,7 @@ impl Job {
                 .collect();
             let ends = ends.split_last().map_or(&[][..], |(_, ends)| ends).to_vec();
             let numbers = Numbering::of(&console, agent);
+            let mut locals: Vec<(u32, Output)> = Vec::new();
             for (label, output) in std::mem::take(&mut console.ranks) {
                 match numbers.rank(label) {
                     Some((rank, assumed)) => {
@@ -33,9 +38,25 @@ impl Job {
                     None if matches!(label, Label::Process(_)) => {
                         console.ranks.insert(label, output);
                     }
-                    None => lost += 1,
+                    None => match label {
+                        Label::Local(local) => locals.push((local, output)),
+                        _ => lost += 1,
+                    },
                 }
             }
+            let shared = Arc::clone(&self.shared);
+            let lost_locals = locals.into_iter().filter(|(local, output)| {
+                let whose = self.ended_silently(&console.path);
+                let mut whose = whose.filter(|rank| rank.local_rank == Some(*local));
+                let (first, second) = (whose.next(), whose.next());
+                let Some(rank) = first.filter(|_| second.is_none()) else {
+                    return true;
+                };
+                rank.set_words(output, &console.path, &shared);
+                rank.output_shared = true;
+                false
+            });
+            lost += lost_locals.count();
             if let Some(rank) = rank_of_name(&console.path) {
                 let output = std::mem::take(&mut console.unlabelled);
                 self.add_words(0, rank, true, output, &console.path);
@@ -54,15 +75,23 @@ impl Job {
         }
     }
 
+    /// The ranks that a launcher saw end by themselves in a log that has no words of theirs.
+    fn ended_silently(&mut self, path: &Path) -> impl Iterator<Item = &mut RankEvidence> {
+        let ranks = self.attempts.values_mut().flat_map(BTreeMap::values_mut);
+        let ranks = ranks.map(Box::as_mut);
+        ranks.filter(move |rank| rank.ended_silently(path))
+    }
+
     fn add_words(&mut self, attempt: u32, rank: u32, assumed: bool, output: Output, path: &Path) {
         if output.text.is_empty() {
             return;
         }
+        let shared = Arc::clone(&self.shared);
         let host = HostKey::Name(String::new());
         let evidence = self.rank(attempt, rank, None, host);
-        if evidence.record.is_none() && (evidence.output.is_empty() || evidence.by_summary) {
+        if evidence.record.is_none() && (evidence.words.is_none() || evidence.by_summary) {
             evidence.assumed |= assumed;
-            evidence.set_words(&output, path);
+            evidence.set_words(&output, path, &shared);
         } else if evidence.record.is_none() {
             // Which of the two is of this job nothing tells.
             evidence.assumed = true;
@@ -81,6 +110,7 @@ impl Job {
     /// Words without a label are those of a rank that ended by itself, and of which nothing else is known but that.
     fn add_nobodys(&mut self, mut console: Console, ends: &[usize]) {
         let path = std::mem::take(&mut console.path);
+        let shared = Arc::clone(&self.shared);
         if self.attempts.is_empty() {
             self.add_voices(console, &path);
             return;
@@ -93,18 +123,17 @@ impl Job {
         for (attempt, part) in attempts(console.unlabelled, ends) {
             let ranks = self.attempts.get_mut(&attempt);
             let ranks = ranks.into_iter().flat_map(BTreeMap::values_mut);
-            let whose = ranks.filter(|rank| {
-                let silent = rank.record.is_none() && rank.output.is_empty();
-                let ended = rank.status.as_ref().is_some_and(|status| {
-                    status.value != 0 && !status.by_launcher() && status.log == path
-                });
-                silent && ended
-            });
-            let whose: Vec<&mut RankEvidence> = whose.map(Box::as_mut).collect();
+            let whose = ranks.map(Box::as_mut);
+            let whose: Vec<&mut RankEvidence> =
+                whose.filter(|rank| rank.ended_silently(&path)).collect();
             let alike = whose.len() <= 1 || says_alike(&part.text, whose.len());
+            if !alike || whose.is_empty() {
+                self.hearsay
+                    .extend(Hearsay::of(&path, &part.text, &part.lines));
+            }
             lost |= !alike;
             for rank in whose.into_iter().filter(|_| alike) {
-                rank.set_words(&part, &path);
+                rank.set_words(&part, &path, &shared);
                 rank.output_shared = true;
             }
         }
@@ -121,6 +150,7 @@ impl Job {
 impl Job {
     /// Adds what processes say of which not even the number is known: each traceback at the end of a log is one's.
     fn add_voices(&mut self, console: Console, path: &Path) {
+        let shared = Arc::clone(&self.shared);
         let names = console.names;
         let named = console.ranks.into_iter().filter_map(|(label, output)| {
             let Label::Process(index) = label else {
@@ -130,8 +160,13 @@ impl Job {
             Some((host_of_name(name.unwrap_or("")), output))
         });
         let all = named.chain([(String::new(), console.unlabelled)]);
-        let all = all.filter(|(_, output)| output.speaks());
+        let all: Vec<(String, Output)> = all.filter(|(_, output)| output.speaks()).collect();
+        for (_, output) in &all {
+            self.hearsay
+                .extend(Hearsay::of(path, &output.text, &output.lines));
+        }
         let voices: Vec<(String, Output)> = all
+            .into_iter()
             .flat_map(|(host, output)| {
                 let apart = crate::voices::apart(output);
                 apart.into_iter().map(move |voice| (host.clone(), voice))
@@ -147,7 +182,7 @@ impl Job {
         for (number, (host, output)) in (0..).zip(voices) {
             let evidence = self.rank(0, number, None, HostKey::Name(host));
             (evidence.nameless, evidence.assumed) = (true, true);
-            evidence.set_words(&output, path);
+            evidence.set_words(&output, path, &shared);
             evidence.output_shared = true;
         }
     }
@@ -170,12 +205,22 @@ fn says_alike(text: &str, ranks: usize) -> bool {
 }
 
 impl RankEvidence {
-    fn set_words(&mut self, output: &Output, path: &Path) {
-        self.output = traceback::strip_prefixes(&output.text).into_owned();
+    fn ended_silently(&self, path: &Path) -> bool {
+        let silent = self.record.is_none() && self.words.is_none();
+        let ended = self
+            .status
+            .as_ref()
+            .is_some_and(|status| status.value != 0 && !status.by_launcher() && status.log == path);
+        silent && ended
+    }
+
+    fn set_words(&mut self, output: &Output, path: &Path, shared: &Shared) {
+        let text = traceback::strip_prefixes(&output.text);
+        let number = |index: usize| output.lines.get(index).copied().unwrap_or(0);
+        self.words = Words::of(&text, number, shared);
         self.output_path = Some(path.to_owned());
-        self.output_lines.clone_from(&output.lines);
         (self.uncaught, self.by_summary) = (output.uncaught, false);
-        self.by_logger = output.by_logger;
+        (self.by_logger, self.torn) = (output.by_logger, output.torn);
     }
 }
 
@@ -231,6 +276,7 @@ fn attempts(output: Output, ends: &[usize]) -> Vec<(u32, Output)> {
         part.text.push('\n');
         part.lines.push(number);
         (part.uncaught, part.by_logger) = (output.uncaught, output.by_logger);
+        part.torn = output.torn;
     }
     parts.into_iter().collect()
 }

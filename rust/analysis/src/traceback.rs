@@ -1,10 +1,17 @@
 //! Reads Python tracebacks and faulthandler's dumps out of text: which exceptions, deepest first, and in which functions.
 
+mod beginning;
+mod crash;
+mod place;
+
+pub(crate) use beginning::Beginning;
+pub(crate) use crash::first_crash_line;
+pub use crash::{Fatal, fatal, terminate};
+pub use place::{is_library, location, short};
+
 use crate::failure::Frame;
-use memchr::{memchr, memchr_iter, memmem};
+use memchr::{memchr, memchr_iter, memmem, memrchr};
 use std::borrow::Cow;
-use std::cell::RefCell;
-use std::ops::Range;
 use std::sync::LazyLock;
 
 /// One exception of a chain, as a traceback prints it.
@@ -54,9 +61,6 @@ impl FrameRef<'_> {
 
 const START: &str = "Traceback (most recent call last):";
 const CAUSE: &str = "The above exception was the direct cause of the following exception:";
-
-/// The beginning of a longer traceback is not kept for the next, in bytes.
-const MAX_BEGINNING: usize = 64 << 10;
 
 const CONTEXT: &str = "During handling of the above exception, another exception occurred:";
 
@@ -113,8 +117,20 @@ pub(crate) fn has_several(text: &str) -> bool {
 
 /// Returns the rank that torch's `sys.excepthook` printed before a line: `[rank3]: `.
 pub fn printed_rank(text: &str) -> Option<u32> {
-    text.lines()
-        .find_map(|line| line.strip_prefix("[rank")?.split_once("]:")?.0.parse().ok())
+    lines_after_label(text).find_map(|(rank, _)| rank.parse().ok())
+}
+
+/// Yields what stands in the labels `[rank…]:` before lines, and what follows them.
+pub(crate) fn lines_after_label(text: &str) -> impl Iterator<Item = (&str, &str)> {
+    const LABEL: &str = "[rank";
+    let lines = beginning_with(text, LABEL).filter_map(|at| text[at..].lines().next());
+    lines.filter_map(|line| line[LABEL.len()..].split_once("]:"))
+}
+
+/// Yields where lines begin with some words.
+fn beginning_with<'t>(text: &'t str, words: &'t str) -> impl Iterator<Item = usize> + 't {
+    let starts = |&at: &usize| at == 0 || text.as_bytes()[at - 1] == b'\n';
+    memmem::find_iter(text.as_bytes(), words).filter(starts)
 }
 
 fn ungroup(line: &str) -> &str {
@@ -131,13 +147,16 @@ fn ungroup(line: &str) -> &str {
 /// count as deeper than what carries them. Empty where there is no traceback. The text is to be without prefixes
 /// ([`strip_prefixes`]).
 pub fn chain(text: &str) -> Vec<Raised<'_>> {
+    let Some(text) = from_first(text) else {
+        return Vec::new();
+    };
     let mut reader = Reader::default();
-    let begun = Beginning::with(text, |beginning| {
+    let begun = Beginning::with_text(text, |beginning| {
         reader.current = Some(Raised {
             frames: beginning.frames_in(text),
             ..Raised::default()
         });
-        beginning.text.len()
+        beginning.text().len()
     });
     let begun = begun.unwrap_or(0);
     for (start, line) in lines(&text[begun..]) {
@@ -145,62 +164,6 @@ pub fn chain(text: &str) -> Vec<Raised<'_>> {
     }
     reader.finish(text);
     reader.chain
-}
-
-/// A traceback up to its message, and where in it the parts of its frames stand.
-///
-/// Most ranks of a job fail in one place, and differ in their messages: each thread keeps the last one that it read.
-#[derive(Default)]
-struct Beginning {
-    text: String,
-    frames: Vec<(Range<usize>, u32, Range<usize>)>,
-}
-
-impl Beginning {
-    /// Calls `then` with the beginning of a text; not where that is no traceback.
-    fn with<T>(text: &str, then: impl FnOnce(&Self) -> T) -> Option<T> {
-        thread_local! {
-            static LAST: RefCell<Beginning> = RefCell::default();
-        }
-        if !text.starts_with(START) {
-            return None;
-        }
-        LAST.with_borrow_mut(|last| {
-            if last.text.is_empty() || !text.starts_with(&last.text) {
-                *last = Self::of(text).filter(|new| new.text.len() <= MAX_BEGINNING)?;
-            }
-            Some(then(last))
-        })
-    }
-
-    fn of(text: &str) -> Option<Self> {
-        let mut frames = Vec::new();
-        let within = |part: &str| {
-            let start = part.as_ptr().addr() - text.as_ptr().addr();
-            start..start + part.len()
-        };
-        for (start, line) in lines(text).skip(1) {
-            if !line.starts_with("  ") {
-                let text = text[..start].to_owned();
-                return Some(Self { text, frames });
-            }
-            let found = line.get(2..).and_then(|rest| frame(rest, ", in "));
-            frames.extend(found.map(|frame| {
-                let (file, function) = (within(frame.file), within(frame.function));
-                (file, frame.line, function)
-            }));
-        }
-        None
-    }
-
-    fn frames_in<'a>(&self, text: &'a str) -> Vec<FrameRef<'a>> {
-        let frames = self.frames.iter().map(|(file, line, function)| FrameRef {
-            file: &text[file.clone()],
-            line: *line,
-            function: &text[function.clone()],
-        });
-        frames.collect()
-    }
 }
 
 #[derive(Default)]
@@ -343,8 +306,32 @@ pub(crate) fn repeated(text: &str) -> impl Iterator<Item = u32> {
 
 /// Returns whether a traceback begins anywhere in a text.
 pub(crate) fn has_start(text: &str) -> bool {
+    first_start(text).is_some()
+}
+
+fn first_start(text: &str) -> Option<usize> {
     static STARTS: LazyLock<memmem::Finder<'_>> = LazyLock::new(|| memmem::Finder::new(START));
-    STARTS.find(text.as_bytes()).is_some()
+    STARTS.find(text.as_bytes())
+}
+
+/// Returns a text from its first traceback on, with the line before it that says whether the interpreter ignored it.
+pub(crate) fn from_first(text: &str) -> Option<&str> {
+    let bytes = text.as_bytes();
+    let line_of = |at: usize| memrchr(b'\n', &bytes[..at]).map_or(0, |newline| newline + 1);
+    let mut start = line_of(first_start(text)?);
+    while start > 0 {
+        start = line_of(start - 1);
+        let line = &text[start..];
+        let is_between = line.starts_with(' ')
+            || line
+                .lines()
+                .next()
+                .is_none_or(|line| line.trim().is_empty());
+        if !is_between {
+            break;
+        }
+    }
+    Some(&text[start..])
 }
 
 pub(crate) fn is_start(trimmed: &str) -> bool {
@@ -375,7 +362,7 @@ fn lines(text: &str) -> impl Iterator<Item = (usize, &str)> {
 }
 
 /// Reads `File "train.py", line 33, in main`; faulthandler has no comma before `in`.
-fn frame<'a>(trimmed: &'a str, before_function: &str) -> Option<FrameRef<'a>> {
+pub(crate) fn frame<'a>(trimmed: &'a str, before_function: &str) -> Option<FrameRef<'a>> {
     let rest = trimmed.strip_prefix("File \"")?;
     let (file, rest) = rest.split_at(memchr(b'"', rest.as_bytes())?);
     let rest = rest.strip_prefix("\", line ")?;
@@ -404,105 +391,12 @@ pub fn split(headline: &str) -> (&str, &str) {
     (class.rsplit('.').next().unwrap_or(class), message)
 }
 
-/// What faulthandler printed about a crash.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Fatal<'a> {
-    /// What it called it, as `Segmentation fault`.
-    pub title: &'a str,
-    /// The frames of the thread that crashed, innermost first; of the first thread shown where that one had none.
-    pub frames: Vec<FrameRef<'a>>,
-}
-
-/// Returns the last crash that faulthandler dumped into a text.
-///
-/// Source: Python/pylifecycle.c, Python/traceback.c
-pub fn fatal(text: &str) -> Option<Fatal<'_>> {
-    static FATAL: LazyLock<memmem::Finder<'_>> =
-        LazyLock::new(|| memmem::Finder::new("Fatal Python error: "));
-    // Forwards, which is many times as fast as backwards: most texts have none.
-    let start = FATAL.find_iter(text.as_bytes()).last()?;
-    let mut lines = text[start..].lines();
-    let title = lines
-        .next()?
-        .trim_start_matches("Fatal Python error: ")
-        .trim();
-    let mut current = Vec::new();
-    let mut first = Vec::new();
-    let mut threads = 0;
-    let mut in_current = false;
-    for line in lines {
-        let trimmed = line.trim();
-        if trimmed.ends_with("(most recent call first):") {
-            threads += 1;
-            in_current = trimmed.starts_with("Current thread");
-        } else if let Some(frame) = frame(trimmed, " in ") {
-            if in_current {
-                current.push(frame);
-            } else if threads == 1 {
-                first.push(frame);
-            }
-        }
-    }
-    Some(Fatal {
-        title,
-        frames: if current.is_empty() { first } else { current },
-    })
-}
-
-/// Returns the C++ exception that `std::terminate` reported in a text, as its type and `what()`.
-///
-/// Source: libstdc++, libsupc++/vterminate.cc
-pub fn terminate(text: &str) -> Option<(&str, &str)> {
-    const CALL: &str = "terminate called after throwing an instance of '";
-    let start = text.rfind(CALL)? + CALL.len();
-    let (type_name, rest) = text[start..].split_once('\'')?;
-    let what = rest
-        .trim_start()
-        .strip_prefix("what():")
-        .unwrap_or("")
-        .trim_start();
-    Some((type_name, what.lines().next().unwrap_or("").trim_end()))
-}
-
-/// Returns where a stack stands, for people: the innermost function, and the innermost one of the program itself.
-///
-/// As `in string_at (ctypes/__init__.py:519), called from train_step (worker.py:41)`. Empty without frames.
-pub fn location<'a>(frames: impl Iterator<Item = FrameRef<'a>> + Clone) -> String {
-    let Some(inner) = frames.clone().next() else {
-        return String::new();
-    };
-    let place =
-        |frame: FrameRef<'_>| format!("{} ({}:{})", frame.function, short(frame.file), frame.line);
-    match frames.clone().find(|frame| !is_library(frame.file)) {
-        Some(own) if own != inner => format!("in {}, called from {}", place(inner), place(own)),
-        _ => format!("in {}", place(inner)),
-    }
-}
-
-/// Returns whether a source file belongs to Python or an installed package, not to the program.
-pub fn is_library(file: &str) -> bool {
-    static PACKAGES: LazyLock<memmem::Finder<'_>> =
-        LazyLock::new(|| memmem::Finder::new("-packages/"));
-    static PYTHON: LazyLock<memmem::Finder<'_>> =
-        LazyLock::new(|| memmem::Finder::new("/lib/python3"));
-    let bytes = file.as_bytes();
-    if PACKAGES.find(bytes).is_some() || PYTHON.find(bytes).is_some() {
-        return !file.contains("firstfault/_demo/");
-    }
-    file.starts_with('<') || file.ends_with("/firstfault/_record.py")
-}
-
-/// Returns a file's name as short as still tells which: from the package on, or the last component.
-pub fn short(file: &str) -> &str {
-    for marker in ["site-packages/", "dist-packages/"] {
-        if let Some((_, rest)) = file.rsplit_once(marker) {
-            return rest;
-        }
-    }
-    if let Some((_, rest)) = file.split_once("/lib/python3") {
-        return rest.split_once('/').map_or(rest, |(_, rest)| rest);
-    }
-    file.rsplit('/').next().unwrap_or(file)
+/// Returns whether a line is how a traceback ends: a class that is named as exceptions are, and its text.
+pub(crate) fn is_headline(line: &str) -> bool {
+    const ENDINGS: &[&str] = &["Error", "Exception", "Interrupt", "SystemExit"];
+    let (class, _) = split(line);
+    // Loggers begin lines with `Error: ` too.
+    ENDINGS.iter().any(|ending| class.ends_with(ending)) && !["Error", "Exception"].contains(&class)
 }
 
 #[cfg(test)]

@@ -3,6 +3,7 @@
 use crate::Options;
 use crate::assemble::{Job, assemble};
 use crate::black_box::Fate;
+use crate::by_rank::ByRank;
 use crate::classify::Role;
 use crate::decide::{Attempt, Decision, Subject, count};
 use crate::explain::{explain, utc};
@@ -32,7 +33,7 @@ pub fn judge(evidence: Evidence, options: &Options) -> Report {
         .collect();
     let decisions: Vec<Option<Decision>> = attempts
         .iter()
-        .map(|(_, attempt)| attempt.overlay(attempt.decide()))
+        .map(|(_, attempt)| attempt.by_nobodys_words(attempt.overlay(attempt.decide())))
         .collect();
     // The first attempt with a cause: what failed after it did not recover from it.
     let judged = decisions.iter().position(|decision| {
@@ -115,16 +116,12 @@ fn attempt(job: &Job, number: u32) -> Attempt<'_> {
         })
     };
     let last = job.attempts.keys().next_back() == Some(&number);
-    let outcomes: Vec<Outcome<'_>> = ranks
+    let outcomes: Vec<(u32, Outcome<'_>)> = ranks
         .par_iter()
-        .map(|(_, rank)| {
+        .map(|(&number, rank)| {
             let ended_well = last && job.succeeded && rank.status.is_none();
-            outcome(rank, reported(rank), ended_well)
+            (number, outcome(rank, reported(rank), ended_well))
         })
-        .collect();
-    let outcomes: BTreeMap<u32, Outcome<'_>> = outcomes
-        .into_iter()
-        .map(|outcome| (outcome.evidence.rank, outcome))
         .collect();
     // A number of ranks beyond any machine is a mistake in a file, not a list to write out.
     let missing: BTreeSet<u32> = (0..job.world_size.min(MAX_WORLD))
@@ -132,7 +129,7 @@ fn attempt(job: &Job, number: u32) -> Attempt<'_> {
         .collect();
     Attempt {
         job,
-        outcomes,
+        outcomes: ByRank::in_order(outcomes),
         missing,
     }
 }
@@ -272,7 +269,7 @@ fn example(outcome: &Outcome<'_>) -> Example {
     Example {
         rank: Some(outcome.evidence.rank),
         message: begin(message, 4096).to_owned(),
-        location: outcome.location(&frames),
+        location: outcome.location(frames),
         frames: frames
             .iter()
             .take(16)
@@ -331,6 +328,7 @@ fn title(attempt: &Attempt<'_>, decision: &Decision) -> String {
         (_, Subject::Rank(_)) if decision.rule.id == "left-early" => {
             "it ended well before the others".to_owned()
         }
+        (_, Subject::Job(None)) if !words(attempt, decision).is_empty() => words(attempt, decision),
         (_, Subject::Job(_)) if decision.rule.id == "left-early" => {
             "several ranks ended well before the others".to_owned()
         }
@@ -344,6 +342,15 @@ fn said(attempt: &Attempt<'_>, decision: &Decision) -> String {
     let mut facts = attempt.job.facts.iter();
     let fact = facts.find(|fact| fact.rule.id == decision.rule.id);
     fact.map(|fact| first_line(fact.text.trim()))
+        .unwrap_or_default()
+}
+
+/// What is said of nobody, where that is the cause.
+fn words(attempt: &Attempt<'_>, decision: &Decision) -> String {
+    let mut said = attempt.job.hearsay.iter();
+    let words = said.find(|words| words.rule.id == decision.rule.id);
+    words
+        .map(|words| first_line(&words.line))
         .unwrap_or_default()
 }
 

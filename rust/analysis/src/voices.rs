@@ -40,6 +40,7 @@ pub(crate) fn apart(output: Output) -> Vec<Output> {
             uncaught: output.uncaught,
             by_logger: output.by_logger,
             cut: 0,
+            torn: output.torn && to == lines.len(),
         })
         .collect()
 }

@@ -11,13 +11,14 @@ use crate::decide::{Attempt, Decision, Subject, count};
 use crate::groups::ranges;
 use crate::outcome::End;
 use crate::schema::Confidence;
+use memchr::{memmem, memrchr};
 use regex::Regex;
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
 
 /// Where a rank stood in one group.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
-struct Place {
+pub(crate) struct Place {
     /// The collective that it waited in until it timed out: its number, operation and size.
     waits: Option<(u64, String, u64)>,
     /// The last that it entered.
@@ -35,7 +36,7 @@ impl Place {
 const EQUAL: &[&str] = &["ALLREDUCE", "BROADCAST", "REDUCE", "ALLREDUCE_COALESCED"];
 
 /// Returns where a rank stood in each group, by the group's name.
-fn places(text: &str) -> BTreeMap<String, Place> {
+pub(crate) fn places(text: &str) -> BTreeMap<String, Place> {
     static GROUP: LazyLock<Regex> = LazyLock::new(|| {
         Regex::new(r"\[PG (?:ID )?(\d+)(?: PG GUID ([^ (\]]+))?[^\]]* Rank \d+\]")
             .expect("a constant")
@@ -47,7 +48,15 @@ fn places(text: &str) -> BTreeMap<String, Place> {
     static ENQUEUED: LazyLock<Regex> =
         LazyLock::new(|| Regex::new(r"last enqueued (?:NCCL )?work: (\d+)").expect("a constant"));
     let mut found: BTreeMap<String, Place> = BTreeMap::new();
-    for line in text.lines() {
+    let bytes = text.as_bytes();
+    let mut told: Vec<usize> = ["Watchdog caught", "last enqueued"]
+        .iter()
+        .flat_map(|words| memmem::find_iter(bytes, words))
+        .map(|at| memrchr(b'\n', &bytes[..at]).map_or(0, |newline| newline + 1))
+        .collect();
+    told.sort_unstable();
+    told.dedup();
+    for line in told.into_iter().filter_map(|at| text[at..].lines().next()) {
         let (waits, enqueued) = (WAITS.captures(line), ENQUEUED.captures(line));
         if waits.is_none() && enqueued.is_none() {
             continue;
@@ -76,9 +85,11 @@ impl Attempt<'_> {
     /// Returns what the watchdogs' words tell where no rank failed by itself.
     pub(crate) fn by_watchdogs(&self) -> Option<Decision> {
         let mut groups: BTreeMap<String, BTreeMap<u32, Place>> = BTreeMap::new();
-        for (&rank, outcome) in &self.outcomes {
-            for (group, place) in places(&outcome.evidence.output) {
-                groups.entry(group).or_default().insert(rank, place);
+        for (&rank, outcome) in self.outcomes.iter() {
+            let words = outcome.evidence.words.iter();
+            for (group, place) in words.flat_map(|words| &words.places) {
+                let places = groups.entry(group.clone()).or_default();
+                places.insert(rank, place.clone());
             }
         }
         // The group that most ranks waited in is the one in which the job stopped.

@@ -82,6 +82,28 @@ pub(crate) fn threads(number: usize) -> Result<ThreadPool, Error> {
     pool(WORK.with_borrow(Work::clone), number)
 }
 
+/// Does the parts of one piece of work side by side, in threads of their own: those of the analysis may all be waiting
+/// for such pieces, and one that takes up another's meanwhile would never come back to its own.
+pub(crate) fn side_by_side<P: Sync, T: Send>(parts: &[P], work: impl Fn(&P) -> T + Sync) -> Vec<T> {
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    let share = parts.len().div_ceil(threads).max(1);
+    std::thread::scope(|scope| {
+        let shares: Vec<_> = parts
+            .chunks(share)
+            .map(|parts| {
+                let (rules, work) = (WORK.with_borrow(Work::clone), &work);
+                scope.spawn(move || {
+                    WORK.set(rules);
+                    parts.iter().map(work).collect::<Vec<_>>()
+                })
+            })
+            .collect();
+        let done = shares.into_iter().map(|share| share.join());
+        done.flat_map(|done| done.unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+            .collect()
+    })
+}
+
 /// Returns threads that work on one analysis; as many as there are processors for 0.
 fn pool(work: Work, number: usize) -> Result<ThreadPool, Error> {
     rayon::ThreadPoolBuilder::new()

@@ -101,7 +101,7 @@ fn a_job_that_its_scheduler_ended_tells_who_stood_apart() {
     let job = job(&[WAITING, LOADING, WAITING, WAITING]);
     job.write("slurm-1.out", "slurmstepd: error: *** STEP 1.0 ON node0 CANCELLED AT 2026-11-29T20:00:00 DUE TO TIME LIMIT ***\n");
     let found = job.report();
-    assert_eq!(cause(&found), (None, "time_limit", Confidence::High));
+    assert_eq!(cause(&found), (None, "time_limit", Confidence::Medium));
     assert_eq!(
         found
             .suspects

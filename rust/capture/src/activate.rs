@@ -185,7 +185,7 @@ fn arm(targets: &[Target], identity: &Identity) -> io::Result<()> {
 }
 
 /// Puts the handler back above handlers that it knows, and above any for the signals that it held until just now: a set
-/// of bits from [`held`]. Before [`activate`] there is nothing to put back.
+/// of bits from [`install::held`]. Before [`activate`] there is nothing to put back.
 ///
 /// # Errors
 /// The kernel refused an action.

@@ -1,7 +1,7 @@
 //! Preloaded, finds the calls that a signal handler must not make: of the allocator, of locks, of the loader.
 //!
 //! A handler that a module installs whose file name contains `DETECTOR_WATCHES` is wrapped: from its entry on, until the
-//! first record is in the directory `DETECTOR_LOOKS_IN`, such a call of the same thread ends the process with [`FOUND`];
+//! first record is in the directory `DETECTOR_LOOKS_IN`, such a call of the same thread ends the process with `FOUND`;
 //! after that, it is reported once on stderr. How a record gets its name is not seen, since that does not go through the
 //! C library: the detector looks at the directory whenever it meets such a call.
 #![allow(

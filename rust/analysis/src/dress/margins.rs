@@ -1,16 +1,19 @@
 //! What container runtimes, orchestrators and loggers put before each line: names of processes, streams and times.
 
+use super::repeated::Repeated;
 use regex::Regex;
 use std::sync::LazyLock;
 
 /// Which margins a log has.
-#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Default, Clone)]
 pub(super) struct Margins {
     pods: bool,
     actors: bool,
     services: bool,
     cri: bool,
     times: bool,
+    /// What else stands before each line of its tracebacks.
+    others: Vec<Repeated>,
 }
 
 /// One margin.
@@ -64,14 +67,19 @@ impl Margins {
                 && text.lines().any(|line| ACTOR.is_match(line)),
             services: most(&lines, &SERVICE),
             cri: most(&lines, &CRI),
-            times: false,
+            ..Self::default()
         };
         let times = has_times(text, &found);
-        Self { times, ..found }
+        let found = Self { times, ..found };
+        let others = Repeated::of(text, |margin| {
+            found.read(margin).is_some() || is_label(margin)
+        });
+        Self { others, ..found }
     }
 
     pub(super) fn is_none(&self) -> bool {
-        *self == Self::default()
+        let known = self.pods || self.actors || self.services || self.cri || self.times;
+        !known && self.others.is_empty()
     }
 
     /// Reads the outermost margin of a line; returns it and what follows.
@@ -100,9 +108,25 @@ impl Margins {
             };
             return Some((margin, &line[found[0].len()..]));
         }
-        let found = self.times.then(|| TIME.find(line)).flatten()?;
-        Some((Margin::default(), &line[found.end()..]))
+        if let Some(found) = self.times.then(|| TIME.find(line)).flatten() {
+            return Some((Margin::default(), &line[found.end()..]));
+        }
+        let mut others = self.others.iter();
+        let (host, rest) = others.find_map(|other| other.read(line))?;
+        let margin = Margin {
+            name: host.map(str::to_owned),
+            ..Margin::default()
+        };
+        Some((margin, rest))
     }
+}
+
+/// Whether a margin says whose the line is, which the readers of whole logs tell; or is part of a traceback's own form.
+fn is_label(margin: &str) -> bool {
+    static LABEL: LazyLock<Regex> = LazyLock::new(|| {
+        regex(r"\[[a-z_]+\d+\]:|^ *\d+: ?$|%\||^[ |+]*$|Original |Exception Group ")
+    });
+    LABEL.is_match(margin)
 }
 
 /// Whether a time stands before each line of a traceback, and not only before the lines of a logger.

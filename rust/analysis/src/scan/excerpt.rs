@@ -2,13 +2,18 @@
 //! say something.
 
 use crate::rules::rules;
+use crate::work;
 use aho_corasick::AhoCorasick;
 use memchr::{memchr_iter, memrchr};
 use std::collections::VecDeque;
 use std::io::{self, Read};
+use std::ops::Range;
 
 /// How much of a log is read at a time.
 const CHUNK: usize = 1 << 20;
+
+/// So many of these are searched at a time.
+const SEARCHED: usize = 8;
 
 /// At most so many places in the middle of a log are kept, each with so many bytes after it.
 const MAX_PLACES: usize = 64;
@@ -36,7 +41,7 @@ impl Excerpt {
 pub(super) fn excerpt(mut log: impl Read, head: usize, tail: usize) -> io::Result<Excerpt> {
     let mut builder = Builder::default();
     let mut last: VecDeque<Vec<u8>> = VecDeque::new();
-    let (mut held, mut rest) = (0, Vec::new());
+    let (mut held, mut rest, mut middle) = (0, Vec::new(), Vec::new());
     loop {
         let chunk = lines(&mut log, &mut rest)?;
         if chunk.is_empty() {
@@ -50,11 +55,14 @@ pub(super) fn excerpt(mut log: impl Read, head: usize, tail: usize) -> io::Resul
         last.push_back(chunk);
         while let Some(first) = last.front().filter(|first| held - first.len() >= tail) {
             held -= first.len();
-            if let Some(middle) = last.pop_front() {
-                builder.search(&middle);
-            }
+            middle.extend(last.pop_front());
+        }
+        if middle.len() >= SEARCHED {
+            builder.search(&middle);
+            middle.clear();
         }
     }
+    builder.search(&middle);
     for chunk in last {
         builder.keep(&chunk);
     }
@@ -108,27 +116,46 @@ impl Builder {
     }
 
     /// Keeps what follows the lines of the middle that say something, as long as there are not too many.
-    fn search(&mut self, middle: &[u8]) {
-        let mut done = 0;
-        for found in telling().find_iter(middle) {
-            if self.places >= MAX_PLACES {
-                break;
+    fn search(&mut self, middle: &[Vec<u8>]) {
+        let places = match self.places < MAX_PLACES {
+            true => work::side_by_side(middle, |chunk| places(chunk)),
+            false => Vec::new(),
+        };
+        let mut places = places.into_iter();
+        for chunk in middle {
+            let mut done = 0;
+            for place in places.next().unwrap_or_default() {
+                if self.places >= MAX_PLACES {
+                    break;
+                }
+                self.places += 1;
+                self.skip(&chunk[done..place.start]);
+                self.keep(&chunk[place.clone()]);
+                done = place.end;
             }
-            if found.start() < done {
-                continue;
-            }
-            self.places += 1;
-            let start = memrchr(b'\n', &middle[..found.start()]).map_or(0, |newline| newline + 1);
-            let start = start.max(done);
-            let most = (start + PLACE).min(middle.len());
-            let end = memrchr(b'\n', &middle[..most]).map_or(most, |newline| newline + 1);
-            let end = if end <= start { most } else { end };
-            self.skip(&middle[done..start]);
-            self.keep(&middle[start..end]);
-            done = end;
+            self.skip(&chunk[done..]);
         }
-        self.skip(&middle[done..]);
     }
+}
+
+/// Returns what to keep of a part of the middle, of whole lines.
+fn places(chunk: &[u8]) -> Vec<Range<usize>> {
+    let mut places: Vec<Range<usize>> = Vec::new();
+    for found in telling().find_iter(chunk) {
+        let done = places.last().map_or(0, |place| place.end);
+        if places.len() >= MAX_PLACES {
+            break;
+        }
+        if found.start() < done {
+            continue;
+        }
+        let start = memrchr(b'\n', &chunk[..found.start()]).map_or(0, |newline| newline + 1);
+        let start = start.max(done);
+        let most = (start + PLACE).min(chunk.len());
+        let end = memrchr(b'\n', &chunk[..most]).map_or(most, |newline| newline + 1);
+        places.push(start..if end <= start { most } else { end });
+    }
+    places
 }
 
 /// What the failures of programs, launchers and hosts begin with.

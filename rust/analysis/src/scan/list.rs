@@ -1,12 +1,13 @@
 //! Lists directories: four system calls each, and no allocation but for the names.
 
-use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, RawDir, openat, statat};
+use super::read::Location;
+use rustix::fs::{AtFlags, FileType, OFlags, RawDir, statat};
 use std::cell::RefCell;
 use std::ffi::{CStr, OsStr};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
+use std::time::{Duration, Instant};
 
 /// Room for some hundred entries at a time; a name has at most 255 bytes.
 const BUFFER: usize = 32 << 10;
@@ -28,15 +29,25 @@ impl Entry {
     }
 }
 
-/// Returns a directory, open, and what is in it, in no order.
+/// A directory and what is in it, in no order.
+pub(super) struct Listing {
+    pub(super) directory: OwnedFd,
+    pub(super) entries: Vec<Entry>,
+    /// How long it took to open.
+    pub(super) took: Duration,
+}
+
+/// Returns what is in a directory.
 ///
 /// What cannot be read any further ends the list; a path that is no directory, or may not be listed, is an error.
-pub(super) fn list(path: &Path) -> io::Result<(OwnedFd, Vec<Entry>)> {
+pub(super) fn list(location: Location<'_>) -> io::Result<Listing> {
     thread_local! {
         static ROOM: RefCell<Vec<u8>> = RefCell::new(Vec::with_capacity(BUFFER));
     }
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::NONBLOCK;
-    let directory = openat(CWD, path, flags, Mode::empty())?;
+    let start = Instant::now();
+    let directory = location.open_as(flags)?;
+    let took = start.elapsed();
     let mut entries = Vec::new();
     ROOM.with_borrow_mut(|room| {
         let mut listing = RawDir::new(&directory, room.spare_capacity_mut());
@@ -51,7 +62,11 @@ pub(super) fn list(path: &Path) -> io::Result<(OwnedFd, Vec<Entry>)> {
             });
         }
     });
-    Ok((directory, entries))
+    Ok(Listing {
+        directory,
+        entries,
+        took,
+    })
 }
 
 /// Some file systems do not tell the kinds of files as they list them. Source: getdents(2), `DT_UNKNOWN`

@@ -86,9 +86,7 @@ pub(crate) fn role(name: &OsStr) -> FileRole {
         return FileRole::Terminated;
     }
     let Some(stem) = name.strip_suffix(files::ERROR) else {
-        let log = [".log", ".err", ".out", ".txt"]
-            .iter()
-            .any(|ending| name.ends_with(ending));
+        let log = is_log(name);
         // torch's own name for them is `nccl_trace_rank_<n>`.
         let stem = name.trim_end_matches(|c: char| c.is_ascii_digit());
         let dump = stem.len() < name.len() && stem.ends_with("rank_");
@@ -124,6 +122,22 @@ pub(crate) fn role(name: &OsStr) -> FileRole {
     } else {
         FileRole::Json
     }
+}
+
+/// `train.log`, and `train.log.1` of those who number them, before a second ending too: `log.run.1`.
+fn is_log(name: &str) -> bool {
+    const ENDINGS: [&str; 6] = ["log", "err", "out", "txt", "stderr", "stdout"];
+    let mut parts = name.rsplit('.');
+    let mut last = parts.next().unwrap_or("");
+    if is_number(last) {
+        last = parts.next().unwrap_or("");
+        if parts.next() == Some("log") {
+            return true;
+        }
+    }
+    // PBS, SGE and LSF name a job's output `train.o4711`.
+    let of_job = last.strip_prefix(['o', 'e']).is_some_and(is_number);
+    (ENDINGS.contains(&last) || of_job) && last.len() < name.len()
 }
 
 /// `<stem>.<pid>.term.json`, and `<stem>.<pid>.term.<pid>.json` and so on for failures after it.
@@ -230,6 +244,12 @@ mod tests {
             ("agent0.err", FileRole::Log),
             ("agent0.err.gz", FileRole::Log),
             ("error.json.gz", FileRole::Main),
+            ("output.log.0", FileRole::Log),
+            ("log.run.1", FileRole::Log),
+            ("worker-1.stderr", FileRole::Log),
+            ("train.o4711", FileRole::Log),
+            ("log", FileRole::Other),
+            ("libfoo.so.1", FileRole::Other),
             ("model.tar.gz", FileRole::Other),
             ("core.4242", FileRole::Other),
             ("nccl_trace_rank_3", FileRole::Recorder),

@@ -1,10 +1,10 @@
 //! How many files are opened at once: as many as there are processors, many more where an open takes long.
 
-use super::list::Entry;
+use super::list::Listing;
+use crate::rules::rules;
 use crate::work;
 use rayon::ThreadPool;
 use rustix::fs::{Mode, OFlags, openat};
-use std::os::fd::OwnedFd;
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
@@ -25,17 +25,10 @@ pub(super) struct Pace {
 
 impl Pace {
     /// Does the work on a directory in as many threads as its file system deserves.
-    pub(super) fn run<T: Send>(
-        &self,
-        directory: &OwnedFd,
-        entries: &[Entry],
-        work: impl FnOnce() -> T + Send,
-    ) -> T {
-        if entries.len() >= LEAST_ENTRIES {
-            self.waiting.get_or_init(|| {
-                let is_slow = is_slow(directory, entries);
-                is_slow.then(|| work::threads(MAX_WAITING).ok()).flatten()
-            });
+    pub(super) fn run<T: Send>(&self, listing: &Listing, work: impl FnOnce() -> T + Send) -> T {
+        if listing.entries.len() >= LEAST_ENTRIES {
+            self.waiting
+                .get_or_init(|| is_slow(listing).then(many).flatten());
         }
         self.as_decided(work)
     }
@@ -49,14 +42,26 @@ impl Pace {
     }
 }
 
-/// The quickest of a few opens: any one may have waited for a processor, or for a disk to turn.
-fn is_slow(directory: &OwnedFd, entries: &[Entry]) -> bool {
-    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
-    let times = entries.iter().filter(|entry| entry.is_plain()).take(3);
-    let times = times.map(|entry| {
-        let start = Instant::now();
-        let _ = openat(directory, entry.name(), flags, Mode::empty());
-        start.elapsed()
+fn many() -> Option<ThreadPool> {
+    let pool = work::threads(MAX_WAITING).ok()?;
+    // While the others wait for their first files, and not when all of them have one.
+    pool.spawn(|| {
+        rules();
     });
-    times.min().is_some_and(|quickest| quickest > SLOW)
+    Some(pool)
+}
+
+/// The quicker of two opens: any one may have waited for a processor, or for a disk to turn.
+fn is_slow(listing: &Listing) -> bool {
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
+    let mut entries = listing.entries.iter();
+    let Some(entry) = entries
+        .find(|entry| entry.is_plain())
+        .filter(|_| listing.took > SLOW)
+    else {
+        return false;
+    };
+    let start = Instant::now();
+    let _ = openat(&listing.directory, entry.name(), flags, Mode::empty());
+    start.elapsed() > SLOW
 }

@@ -46,9 +46,13 @@ impl<'a> Location<'a> {
         }
     }
 
+    pub(super) fn open_as(&self, flags: OFlags) -> io::Result<OwnedFd> {
+        Ok(openat(self.directory, self.name, flags, Mode::empty())?)
+    }
+
     fn open(&self) -> io::Result<File> {
-        let flags = OFlags::RDONLY | OFlags::CLOEXEC;
-        Ok(openat(self.directory, self.name, flags, Mode::empty())?.into())
+        let file = self.open_as(OFlags::RDONLY | OFlags::CLOEXEC)?;
+        Ok(file.into())
     }
 }
 

@@ -1,0 +1,131 @@
+//! Margins that nobody lists: whatever stands before each line of a traceback, as pdsh, tee and log collectors put it.
+
+use regex::Regex;
+
+const START: &str = "Traceback (most recent call last)";
+
+/// At most so many kinds of such margins does one log have.
+const MAX_KINDS: usize = 16;
+
+/// What stands before a line is no longer than this.
+const MAX_MARGIN: usize = 200;
+
+/// One such margin: the same text before every line, but for its numbers.
+#[derive(Debug, Clone)]
+pub(super) struct Repeated {
+    pattern: Regex,
+}
+
+impl Repeated {
+    /// Returns the margins before tracebacks of a text, each of which stands before the traceback's next line too.
+    pub(super) fn of(text: &str, is_known: impl Fn(&str) -> bool) -> Vec<Self> {
+        let mut found: Vec<Self> = Vec::new();
+        for at in memchr::memmem::find_iter(text.as_bytes(), START) {
+            let start = text[..at].rfind('\n').map_or(0, |newline| newline + 1);
+            let margin = &text[start..at];
+            // A summary indents the tracebacks that it shows: that is no margin of all lines.
+            let is_one =
+                !margin.trim().is_empty() && !margin.ends_with("  ") && margin.len() <= MAX_MARGIN;
+            if !is_one || is_known(margin) || found.len() >= MAX_KINDS {
+                continue;
+            }
+            if found.iter().any(|known| known.read(margin).is_some()) {
+                continue;
+            }
+            let mut lines = text[start..].lines().skip(1);
+            let Some(pattern) = pattern(margin) else {
+                continue;
+            };
+            let margin = Self { pattern };
+            let next = lines.next().and_then(|line| margin.read(line));
+            if next.is_some_and(|(_, rest)| rest.starts_with("  File \"")) {
+                found.push(margin);
+            }
+        }
+        found
+    }
+
+    /// Returns the host that the margin before a line names, where it is nothing but a name, and the rest of the line.
+    pub(super) fn read<'t>(&self, line: &'t str) -> Option<(Option<&'t str>, &'t str)> {
+        let margin = self.pattern.find(line)?;
+        Some((host(margin.as_str()), &line[margin.end()..]))
+    }
+}
+
+/// The pattern of a margin, whose numbers may be others before the next line.
+fn pattern(margin: &str) -> Option<Regex> {
+    let mut pattern = String::from("^");
+    for (number, part) in margin
+        .split(|c: char| c.is_ascii_digit())
+        .enumerate()
+        .filter(|(number, part)| *number == 0 || !part.is_empty())
+    {
+        if number > 0 {
+            pattern.push_str(r"\d+");
+        }
+        pattern.push_str(&regex::escape(part));
+    }
+    if margin.ends_with(|c: char| c.is_ascii_digit()) {
+        return None;
+    }
+    Regex::new(&pattern).ok()
+}
+
+/// Reads `node7: ` of pdsh and clush; the names of streams and of levels are no hosts.
+fn host(margin: &str) -> Option<&str> {
+    const OTHERS: &[&str] = &["stderr", "stdout", "error", "warning", "info", "debug"];
+    let name = margin.strip_suffix(": ")?;
+    let is_name = name.chars().any(|c| c.is_ascii_alphabetic())
+        && name
+            .chars()
+            .all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.'));
+    let others = OTHERS.iter().any(|other| name.eq_ignore_ascii_case(other));
+    (is_name && !others).then_some(name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(margin: &str) -> Option<(Option<String>, String)> {
+        let text = format!("{margin}{START}:\n{margin}  File \"a\", line 1, in f\n");
+        let found = Repeated::of(&text, |_| false);
+        let (host, rest) = found.first()?.read(text.lines().nth(1)?)?;
+        Some((host.map(str::to_owned), rest.to_owned()))
+    }
+
+    #[test]
+    fn what_stands_before_each_line_is_a_margin() {
+        let frame = "  File \"a\", line 1, in f".to_owned();
+        for (margin, host) in [
+            ("[stderr]", None),
+            ("stderr: ", None),
+            ("675d-5: ", Some("675d-5")),
+            ("gpu-12.cluster: ", Some("gpu-12.cluster")),
+            (
+                "2023-04-29 06:01:12.977 [177/train/578 (pid 28936)] [09c5-4a] ",
+                None,
+            ),
+        ] {
+            let found = read(margin);
+            assert_eq!(
+                found,
+                Some((host.map(str::to_owned), frame.clone())),
+                "{margin}"
+            );
+        }
+    }
+
+    #[test]
+    fn its_numbers_may_change() {
+        let text = format!("[a 9:59] {START}:\n[a 10:00]   File \"a\", line 1, in f\n");
+        assert_eq!(Repeated::of(&text, |_| false).len(), 1);
+    }
+
+    #[test]
+    fn what_stands_before_the_first_line_alone_is_none() {
+        let text = format!("ERROR failed: {START}:\n  File \"a\", line 1, in f\n");
+        assert!(Repeated::of(&text, |_| false).is_empty());
+        assert_eq!(read(""), None);
+    }
+}

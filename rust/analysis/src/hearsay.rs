@@ -1,0 +1,188 @@
+//! What a log says of a failure of which nothing tells whose it was: the last resort, where no rank is known to have failed.
+
+use crate::classify::{Role, Rule, rules};
+use crate::decide::{Attempt, Decision, Subject};
+use crate::ending::is_teardown;
+use crate::schema::Confidence;
+use crate::traceback::{is_headline, split};
+use std::path::{Path, PathBuf};
+
+/// A line that says what failed, and not whose it is.
+#[derive(Debug)]
+pub(crate) struct Hearsay {
+    pub(crate) rule: &'static Rule,
+    pub(crate) line: String,
+    path: PathBuf,
+    /// Its number in the log, from 1.
+    number: usize,
+}
+
+/// A program that went on says more than this after what it survived.
+const LAST_LINES: usize = 40;
+
+/// At most so many lines are looked at, those of teardowns with them.
+const MOST_LINES: usize = 1000;
+
+/// Decisions that say no more than that somebody failed, by rule.
+const VAGUE: &[&str] = &["silent", "exit"];
+
+/// Returns the index of the line among the last of a text that says most of a failure, and the rule of it.
+pub(crate) fn last(text: &str) -> Option<(usize, &'static Rule)> {
+    let lines: Vec<&str> = text.lines().collect();
+    let mut own = 0;
+    let mut best: Option<((usize, usize), &'static Rule)> = None;
+    for (back, line) in lines.iter().rev().take(MOST_LINES).enumerate() {
+        let index = lines.len() - 1 - back;
+        if let Some((order, rule)) = judged(line)
+            && best.is_none_or(|((known, _), _)| order < known)
+        {
+            best = Some(((order, index), rule));
+        }
+        own += usize::from(is_own(line));
+        if own > LAST_LINES {
+            break;
+        }
+    }
+    let ((_, index), rule) = best?;
+    Some((index, rule))
+}
+
+/// Whether a line is a program's own, of the kind that follows what it survived.
+fn is_own(line: &str) -> bool {
+    !line.starts_with(' ') && !line.is_empty() && !is_teardown(line)
+}
+
+/// Whether what stands in the lines before these may be the end of their log.
+pub(crate) fn is_near_end(after: &[&str]) -> bool {
+    after
+        .iter()
+        .filter(|line| is_own(line))
+        .nth(LAST_LINES)
+        .is_none()
+}
+
+/// Returns the rule of a line that tells of an error, and how little it says: 0 is most.
+fn judged(line: &str) -> Option<(usize, &'static Rule)> {
+    const LOOKS: &[&str] = &[
+        "Error",
+        "ERROR",
+        "error:",
+        "FATAL",
+        "CRITICAL",
+        "Exception",
+        "Interrupt",
+        "NCCL WARN",
+        "with error",
+        "retrying (",
+        "[E",
+        "[F",
+        "undefined symbol",
+        "Fatal",
+    ];
+    let line = line.trim();
+    if !LOOKS.iter().any(|look| line.contains(look)) {
+        return None;
+    }
+    let exception = is_headline(line);
+    let class = if exception { split(line).0 } else { "" };
+    let rule = rules().by_text(class, line, "");
+    let rule = rule.or_else(|| exception.then(|| rules().by_id("exception")))?;
+    let order = match rule.role {
+        _ if rule.generic => 4,
+        Role::Primary => 0,
+        Role::Ambiguous => 1,
+        Role::Timeout => 2,
+        Role::Collateral | Role::Host => 3,
+    };
+    Some((order, rule))
+}
+
+impl Hearsay {
+    /// Whether it tells of a cause that no other failure explains.
+    pub(crate) fn is_cause(&self) -> bool {
+        self.rule.role == Role::Primary && !self.rule.generic
+    }
+
+    /// Returns what is said in some lines of a log, whose numbers these are.
+    pub(crate) fn of(path: &Path, text: &str, numbers: &[usize]) -> Option<Self> {
+        let (index, rule) = last(text)?;
+        Some(Self {
+            rule,
+            line: text.lines().nth(index)?.trim().to_owned(),
+            path: path.to_owned(),
+            number: numbers.get(index).copied().unwrap_or(0),
+        })
+    }
+}
+
+impl Attempt<'_> {
+    /// Returns the decision, with what is said of nobody where it says nothing.
+    pub(crate) fn by_nobodys_words(&self, decision: Option<Decision>) -> Option<Decision> {
+        if self.job.succeeded || self.job.attempts.len() > 1 {
+            return decision;
+        }
+        let vague = |decision: &Decision| {
+            VAGUE.contains(&decision.rule.id.as_str()) && decision.confidence <= Confidence::Low
+        };
+        if !decision.as_ref().is_none_or(vague) {
+            return decision;
+        }
+        let said = self.job.hearsay.iter();
+        let Some(words) = said.min_by_key(|words| judged(&words.line).map(|(order, _)| order))
+        else {
+            return decision;
+        };
+        // A generic rule says no more than that there was an exception, which a status tells as well.
+        if decision.is_some() && words.rule.generic {
+            return decision;
+        }
+        let name = words.path.file_name().unwrap_or_default().to_string_lossy();
+        let reason = format!(
+            "nothing tells whose words these are: {} ({name}:{})",
+            crate::verdict::first_line(&words.line),
+            words.number
+        );
+        let before = decision.unwrap_or(Decision {
+            subject: Subject::Job(None),
+            rule: words.rule,
+            confidence: Confidence::Low,
+            also: Vec::new(),
+            suspects: Vec::new(),
+            reasons: Vec::new(),
+        });
+        let reasons = [reason].into_iter().chain(before.reasons).collect();
+        Some(Decision {
+            rule: words.rule,
+            confidence: Confidence::Low,
+            reasons,
+            ..before
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(text: &str) -> Option<(usize, &'static str)> {
+        last(text).map(|(index, rule)| (index, rule.id.as_str()))
+    }
+
+    #[test]
+    fn the_line_that_says_most_is_taken() {
+        let text = "step 1\n[ERROR] rank lost: NCCL error: unhandled system error\nERROR: insufficient shared memory (shm).\nKeyError: 'a'\n";
+        assert_eq!(read(text), Some((2, "shared-memory")));
+        assert_eq!(read("ValueError: x\n"), Some((0, "program-error")));
+        assert_eq!(read("Whatever.SomeError: x\n"), Some((0, "exception")));
+    }
+
+    #[test]
+    fn what_was_survived_is_no_end() {
+        let text = format!(
+            "[ERROR] CUDA out of memory. retrying\n{}",
+            "step\n".repeat(60)
+        );
+        assert_eq!(read(&text), None);
+        assert_eq!(read("INFO CUDA out of memory. is caught below\n"), None);
+    }
+}

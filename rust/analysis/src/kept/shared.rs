@@ -1,0 +1,123 @@
+//! What many records of one job have in common, kept once; and judged once, where they say the same.
+
+use crate::classify::Finding;
+use crate::failure::{Deferred, Exception, Failure, Frame, Host, Kind};
+use crate::traceback::FrameRef;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// What many records of one job have in common.
+#[derive(Debug, Default)]
+pub(crate) struct Shared {
+    /// Stacks, by the lines of their frames.
+    stacks: Mutex<HashMap<u64, Vec<Arc<[Frame]>>>>,
+    hosts: Mutex<HashMap<String, Vec<Arc<Host>>>>,
+    /// The last failures that were judged, the last one first.
+    judged: Mutex<Vec<Judged>>,
+}
+
+/// So many failures are remembered, none with a longer call stack, in bytes.
+const MAX_JUDGED: usize = 16;
+const MAX_CALLSTACK: usize = 64 << 10;
+
+/// A failure without a signal, as far as the rules look at it, and what they make of it.
+#[derive(Debug)]
+struct Judged {
+    message: String,
+    callstack: String,
+    section: Option<Told>,
+    finding: Finding,
+    frames: Arc<[Frame]>,
+}
+
+#[derive(Debug)]
+struct Told {
+    kind: Option<Kind>,
+    exception: Option<Exception>,
+    deferred: Option<Deferred>,
+}
+
+impl Judged {
+    fn is_of(&self, failure: &Failure) -> bool {
+        let told = match (&self.section, failure.section.as_deref()) {
+            (None, None) => true,
+            (Some(told), Some(section)) => {
+                section.signal.is_none()
+                    && told.kind == section.kind
+                    && told.exception == section.exception
+                    && told.deferred == section.deferred
+            }
+            _ => false,
+        };
+        self.message == failure.message && told && self.callstack == failure.callstack
+    }
+}
+
+impl Shared {
+    /// Returns what the rules make of a failure, and its frames, where they judged the same before.
+    pub(super) fn judged(&self, failure: &Failure) -> Option<(Finding, Arc<[Frame]>, String)> {
+        let mut judged = self.judged.lock().unwrap_or_else(PoisonError::into_inner);
+        let at = judged.iter().position(|judged| judged.is_of(failure))?;
+        judged[..=at].rotate_right(1);
+        let Judged {
+            finding, frames, ..
+        } = &judged[0];
+        Some((finding.clone(), Arc::clone(frames), String::new()))
+    }
+
+    /// Remembers what the rules make of a failure with frames; takes of it what nothing looks at any more.
+    pub(super) fn remember(&self, failure: &mut Failure, finding: &Finding, frames: &Arc<[Frame]>) {
+        let section = failure.section.as_deref_mut();
+        let crashed = section
+            .as_ref()
+            .is_some_and(|section| section.signal.is_some());
+        if crashed || failure.callstack.len() > MAX_CALLSTACK {
+            return;
+        }
+        let new = Judged {
+            message: failure.message.clone(),
+            callstack: std::mem::take(&mut failure.callstack),
+            section: section.map(|section| Told {
+                kind: section.kind,
+                exception: section.exception.take(),
+                deferred: section.deferred.clone(),
+            }),
+            finding: finding.clone(),
+            frames: Arc::clone(frames),
+        };
+        let mut judged = self.judged.lock().unwrap_or_else(PoisonError::into_inner);
+        judged.truncate(MAX_JUDGED - 1);
+        judged.insert(0, new);
+    }
+
+    pub(crate) fn stack(&self, frames: &[FrameRef<'_>]) -> Arc<[Frame]> {
+        let key = frames.iter().fold(0_u64, |key, frame| {
+            key.wrapping_mul(31).wrapping_add(u64::from(frame.line))
+        });
+        let mut stacks = self.stacks.lock().unwrap_or_else(PoisonError::into_inner);
+        let alike = stacks.entry(key).or_default();
+        let is_it = |known: &&Arc<[Frame]>| {
+            known.len() == frames.len() && known.iter().zip(frames).all(|(a, b)| *b == a.as_ref())
+        };
+        if let Some(known) = alike.iter().find(is_it) {
+            return Arc::clone(known);
+        }
+        let new: Arc<[Frame]> = frames.iter().map(|frame| frame.to_frame()).collect();
+        alike.push(Arc::clone(&new));
+        new
+    }
+
+    pub(super) fn host(&self, host: Host) -> Arc<Host> {
+        let mut hosts = self.hosts.lock().unwrap_or_else(PoisonError::into_inner);
+        let alike = match hosts.get_mut(&host.name) {
+            Some(alike) => alike,
+            None => hosts.entry(host.name.clone()).or_default(),
+        };
+        if let Some(known) = alike.iter().find(|known| ***known == host) {
+            return Arc::clone(known);
+        }
+        let new = Arc::new(host);
+        alike.push(Arc::clone(&new));
+        new
+    }
+}

@@ -1,0 +1,230 @@
+//! What the end of a process's output tells: judged as it is read, so that its text need not be kept. The outputs of ten
+//! thousand ranks that left no record would be gigabytes.
+
+use crate::classify::{self, Finding, Role, Rule, rules};
+use crate::failure::Frame;
+use crate::kept::Shared;
+use crate::parse::{begin, headline};
+use crate::traceback;
+use crate::watchdog::{Place, places};
+use crate::{ending, kept};
+use memchr::{memchr_iter, memmem, memrchr};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// So much of a text is kept, in bytes: what a report shows of one at most.
+const MAX_TEXT: usize = 4096;
+
+/// What an output tells of the end of its process.
+#[derive(Debug, Default)]
+pub(crate) struct Words {
+    /// What faulthandler dumped last: its title, and the frames that tell where, innermost first.
+    pub(crate) fatal: Option<(String, Arc<[Frame]>)>,
+    /// The C++ exception that `std::terminate` reported last: its type and `what()`.
+    pub(crate) terminate: Option<(String, String)>,
+    /// Whether little follows the last words of a crash.
+    pub(crate) near_end: bool,
+    /// What glibc, gloo or NCCL's watchdog printed before the process aborted, and the first line that says it.
+    pub(crate) last: Option<LastWords>,
+    /// The last chain of exceptions, deepest first.
+    pub(crate) chain: Vec<Told>,
+    /// How many lines of other output follow the last traceback; `None` where there is no traceback.
+    pub(crate) after: Option<usize>,
+    /// What the rules make of the chain, where nothing follows it.
+    pub(crate) finding: Option<Finding>,
+    /// Where its watchdog says that the rank stood, by groups.
+    pub(crate) places: BTreeMap<String, Place>,
+    /// The first line of a crash, the first that says what `finding` is about, and the last that is not empty.
+    pub(crate) crash_line: Option<Line>,
+    pub(crate) finding_line: Option<Line>,
+    pub(crate) end_line: Option<Line>,
+}
+
+/// A line that a rule knows.
+#[derive(Debug)]
+pub(crate) struct LastWords {
+    pub(crate) rule: &'static Rule,
+    pub(crate) text: String,
+    pub(crate) line: Option<Line>,
+}
+
+/// One exception of a chain.
+#[derive(Debug)]
+pub(crate) struct Told {
+    pub(crate) headline: Box<str>,
+    pub(crate) is_typed: bool,
+    /// The frames that tell where, innermost first.
+    pub(crate) frames: Arc<[Frame]>,
+}
+
+/// A line of an output.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Line {
+    /// Where it begins in the text.
+    pub(crate) at: usize,
+    /// Its number in its file, from 1; 0 where only the end of the file was read.
+    pub(crate) number: usize,
+    /// Itself, without blanks around it.
+    pub(crate) text: String,
+}
+
+impl Words {
+    /// Returns what a text tells; nothing of an empty one. `number` is that in its file of a line of the text, which is
+    /// counted from 0.
+    pub(crate) fn of(
+        text: &str,
+        number: impl Fn(usize) -> usize,
+        shared: &Shared,
+    ) -> Option<Box<Self>> {
+        if text.is_empty() {
+            return None;
+        }
+        let line = |at: usize| Line::at(text, at, &number);
+        let terminate = traceback::terminate(text);
+        let fatal = traceback::fatal(text);
+        let chain = traceback::chain(text);
+        let after = ending::lines_after(text);
+        let is_typed = chain.iter().any(|raised| !raised.type_name.is_empty());
+        let finding = (is_typed && after == Some(0)).then(|| classify::texts(&chain, text));
+        let finding = finding.map(|finding| Finding {
+            headline: begin(&finding.headline, MAX_TEXT).into(),
+            ..finding
+        });
+        let says = |headline: &str| first_saying(text, headline).map(line);
+        Some(Box::new(Self {
+            near_end: (fatal.is_some() || terminate.is_some()) && ending::is_near_end(text),
+            fatal: fatal.map(|fatal| {
+                let frames = shared.stack(&kept::telling(fatal.frames));
+                (fatal.title.to_owned(), frames)
+            }),
+            terminate: terminate.map(|(type_name, what)| (type_name.to_owned(), what.to_owned())),
+            last: last_words(text).map(|(rule, said)| LastWords {
+                rule,
+                text: begin(said, MAX_TEXT).to_owned(),
+                line: says(said),
+            }),
+            chain: chain
+                .into_iter()
+                .map(|raised| Told {
+                    headline: begin(&headline(raised.type_name, raised.message), MAX_TEXT).into(),
+                    is_typed: !raised.type_name.is_empty(),
+                    frames: shared.stack(&kept::telling(raised.frames)),
+                })
+                .collect(),
+            after,
+            places: places(text),
+            crash_line: traceback::first_crash_line(text).map(line),
+            finding_line: finding
+                .as_ref()
+                .and_then(|finding| says(finding.headline.lines().next()?)),
+            finding,
+            end_line: Some(text.trim_end().len())
+                .filter(|end| *end > 0)
+                .map(|end| line(end - 1)),
+        }))
+    }
+
+    /// Returns what the rules make of the exception at the end, where that is a cause by its text.
+    pub(crate) fn uncaught_cause(&self) -> Option<&Finding> {
+        let finding = self.finding.as_ref();
+        finding.filter(|it| it.rule.role == Role::Primary && !it.rule.generic)
+    }
+
+    /// Returns the frames of the exception that a finding is about; of the outermost where that one has none.
+    pub(crate) fn frames_of(&self, about: &str) -> &[Frame] {
+        let is_it = |told: &&Told| !told.frames.is_empty() && *told.headline == *about;
+        let told = self.chain.iter().find(is_it).or(self.chain.last());
+        told.map_or(&[], |told| &told.frames)
+    }
+
+    /// Returns the first line that tells of a crash, or says what a finding is about.
+    pub(crate) fn telling_line(&self, about: &str) -> Option<&Line> {
+        let of_finding = self.finding.as_ref().filter(|it| *it.headline == *about);
+        let of_finding = of_finding.and(self.finding_line.as_ref());
+        let last = self.last.as_ref().filter(|last| last.text == about);
+        let last = last.and_then(|last| last.line.as_ref());
+        let told = [self.crash_line.as_ref(), of_finding, last];
+        told.into_iter().flatten().min_by_key(|line| line.at)
+    }
+}
+
+impl Line {
+    /// Returns the line in which an offset of a text lies.
+    fn at(text: &str, at: usize, number: &impl Fn(usize) -> usize) -> Self {
+        let bytes = text.as_bytes();
+        let start = memrchr(b'\n', &bytes[..at]).map_or(0, |newline| newline + 1);
+        let line = text[start..].lines().next().unwrap_or("");
+        Self {
+            at: start,
+            number: number(memchr_iter(b'\n', &bytes[..start]).count()),
+            text: begin(line.trim(), MAX_TEXT).to_owned(),
+        }
+    }
+}
+
+/// Returns where the first line is that says no more and no less than a headline.
+fn first_saying(text: &str, about: &str) -> Option<usize> {
+    let says = |line: &str| {
+        let (type_name, message) = traceback::split(line);
+        headline(type_name, message) == about
+    };
+    // Whatever class a line names with its module, the headline is a part of it.
+    let mut found = memmem::find_iter(text.as_bytes(), about).filter(|_| !about.is_empty());
+    found.find(|&at| {
+        let start = text[..at].rfind('\n').map_or(0, |newline| newline + 1);
+        text[start..]
+            .lines()
+            .next()
+            .is_some_and(|line| says(line.trim_end()))
+    })
+}
+
+/// Rules of what libraries print before the process ends, by an abort mostly: those that say most first.
+const LAST_WORDS: &[&str] = &[
+    "heap-corruption",
+    "collective-mismatch",
+    "device-assert",
+    "gpu-hang",
+    "native-assertion",
+    WATCHDOGS,
+    "infiniband-completion",
+    "infiniband-call",
+    "nccl-interface",
+    "nccl-timeout",
+    "nccl-heartbeat",
+    "nccl-connect",
+    "nccl-take-down",
+    "peer-lost-nccl",
+];
+
+/// In their order, the rule of whatever ended NCCL's watchdog.
+const WATCHDOGS: &str = "";
+
+/// Before what ended it. Source: torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp, `ncclCommWatchdog`
+const WATCHDOG_ENDED: &str = "watchdog thread terminated with exception: ";
+
+/// What libraries printed before the process ended.
+pub(crate) fn last_words(text: &str) -> Option<(&'static Rule, &str)> {
+    let place = |wanted: &str| LAST_WORDS.iter().position(|id| *id == wanted);
+    let mut told: Option<(usize, &'static Rule, &str)> = None;
+    let mut done = 0;
+    for at in rules().literals_of(LAST_WORDS, WATCHDOG_ENDED, text) {
+        if at < done {
+            continue;
+        }
+        let start = memrchr(b'\n', &text.as_bytes()[..at]).map_or(0, |newline| newline + 1);
+        let line = text[start..].lines().next().unwrap_or("");
+        done = start + line.len();
+        let line = line.trim();
+        let ended = line.split_once(WATCHDOG_ENDED).map(|(_, what)| what);
+        let Some(rule) = rules().by_text("", ended.unwrap_or(line), "") else {
+            continue;
+        };
+        let order = place(&rule.id).or_else(|| ended.and_then(|_| place(WATCHDOGS)));
+        // Of several the last that says most.
+        if let Some(order) = order.filter(|order| told.is_none_or(|(least, ..)| *order <= least)) {
+            told = Some((order, rule, line));
+        }
+    }
+    told.map(|(_, rule, line)| (rule, line))
+}

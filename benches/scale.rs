@@ -1,5 +1,6 @@
 //! Whole jobs: the report against torch's own aggregation, the floor of open, read and close, and the memory it takes;
-//! logs against a count of their lines; the memory of many outputs without records; a file system that takes 5 ms an open against reading it one by one.
+//! logs against a count of their lines; the memory of many outputs without records; a file system that takes 5 ms an
+//! open against reading it one by one.
 //!
 //! `make bench` runs it. FIRSTFAULT_BENCH_RANKS (`1000,16384,100000`), FIRSTFAULT_BENCH_LOG_MB (512) and
 //! FIRSTFAULT_BENCH_PYTHON, an interpreter that has torch, change what is measured.

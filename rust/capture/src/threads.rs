@@ -9,9 +9,29 @@ use firstfault_handler::alternate_stack::{AlternateStack, Room};
 use firstfault_handler::offer::{Answer, Offers};
 use firstfault_handler::sys;
 
+/// At most so many rooms are kept for the next threads: making one costs several times what giving it does.
+const MOST_IDLE: usize = 16;
+
+static IDLE: Mutex<Vec<Room>> = Mutex::new(Vec::new());
+
 thread_local! {
-    /// Taken back as the thread ends, whichever way that is.
-    static STACK: RefCell<Option<AlternateStack>> = const { RefCell::new(None) };
+    static STACK: RefCell<Option<Lent>> = const { RefCell::new(None) };
+}
+
+/// The calling thread's stack: taken back as the thread ends, whichever way that is.
+struct Lent(Option<AlternateStack>);
+
+impl Drop for Lent {
+    fn drop(&mut self) {
+        let errno = sys::errno();
+        let room = self.0.take().and_then(AlternateStack::take_back);
+        if let (Some(room), Ok(mut idle)) = (room, IDLE.try_lock())
+            && idle.len() < MOST_IDLE
+        {
+            idle.push(room);
+        }
+        sys::set_errno(errno);
+    }
 }
 
 /// Gives the calling thread an alternate signal stack for as long as it lives, unless it has a large one.
@@ -19,15 +39,22 @@ thread_local! {
 /// # Errors
 /// No memory.
 pub fn give_alternate_stack() -> io::Result<()> {
-    if let Some(stack) = AlternateStack::give().map_err(io::Error::from_raw_os_error)? {
-        if sys::thread_id() == sys::process_id() {
-            // The main thread's locals are dropped first at exit(3); destructors that may crash run after.
-            std::mem::forget(stack);
-            return Ok(());
-        }
-        STACK.with_borrow_mut(|kept| *kept = Some(stack));
+    let given = AlternateStack::give(|| match idle_room() {
+        Some(room) => Ok(room),
+        None => Room::new(),
+    });
+    if let Some(stack) = given.map_err(io::Error::from_raw_os_error)?
+        // The main thread's locals are dropped first at exit(3); destructors that may crash run after.
+        && sys::thread_id() != sys::process_id()
+    {
+        STACK.set(Some(Lent(Some(stack))));
     }
     Ok(())
+}
+
+/// Never waits: a forked child may have been left a lock that nobody of it holds.
+fn idle_room() -> Option<Room> {
+    IDLE.try_lock().ok()?.pop()
 }
 
 /// What threads were given from outside, by their IDs, and the process that they are of.

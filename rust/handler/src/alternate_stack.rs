@@ -77,7 +77,7 @@ impl Drop for Room {
     }
 }
 
-/// The alternate signal stack that a thread was given; dropped on that thread, it is taken back.
+/// The alternate signal stack that a thread was given; its memory is leaked unless it is taken back on that thread.
 #[derive(Debug)]
 pub struct AlternateStack {
     room: ManuallyDrop<Room>,
@@ -90,12 +90,12 @@ impl AlternateStack {
     ///
     /// # Errors
     /// No memory, or the thread runs on its alternate stack just now.
-    pub fn give() -> Result<Option<Self>, Errno> {
+    pub fn give(room: impl FnOnce() -> Result<Room, Errno>) -> Result<Option<Self>, Errno> {
         let present = sys::alternate_stack();
         if present.ss_flags & libc::SS_DISABLE == 0 && present.ss_size >= SIZE {
             return Ok(None);
         }
-        let room = Room::new()?;
+        let room = room()?;
         let stack = libc::stack_t {
             ss_sp: room.bottom(),
             ss_flags: 0,
@@ -110,11 +110,9 @@ impl AlternateStack {
             _not_sent: PhantomData,
         }))
     }
-}
 
-impl Drop for AlternateStack {
-    fn drop(&mut self) {
-        let errno = sys::errno();
+    /// Takes it back and returns its memory, `None` where the thread runs on it just now, which then stays.
+    pub fn take_back(self) -> Option<Room> {
         let present = sys::alternate_stack();
         if present.ss_sp == self.room.bottom() {
             let none = libc::stack_t {
@@ -122,14 +120,12 @@ impl Drop for AlternateStack {
                 ss_flags: libc::SS_DISABLE,
                 ss_size: 0,
             };
-            // SAFETY: the value lives through the call; it fails on the stack itself, which then stays.
+            // SAFETY: the value lives through the call.
             if unsafe { libc::sigaltstack(&raw const none, core::ptr::null_mut()) } != 0 {
-                return;
+                return None;
             }
         }
-        // SAFETY: dropped once, and no thread has it as its stack.
-        unsafe { ManuallyDrop::drop(&mut self.room) };
-        sys::set_errno(errno);
+        Some(ManuallyDrop::into_inner(self.room))
     }
 }
 

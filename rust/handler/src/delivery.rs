@@ -46,9 +46,13 @@ impl Delivery<'_> {
         }
         // SAFETY: a context that the kernel passed to a handler is a ucontext_t; its mask is the thread's before.
         if let Some(interrupted) = unsafe { self.context.cast::<libc::ucontext_t>().as_ref() } {
-            sys::set_mask(libc::SIG_SETMASK, &sys::kernel_set(&interrupted.uc_sigmask));
+            sys::set_mask(
+                libc::SIG_SETMASK,
+                &sys::union(&interrupted.uc_sigmask, &mask),
+            );
+        } else {
+            sys::set_mask(libc::SIG_BLOCK, &mask);
         }
-        sys::set_mask(libc::SIG_BLOCK, &mask);
         let address = action.sa_sigaction;
         if address == libc::SIG_DFL || address == libc::SIG_IGN {
             return;

@@ -176,7 +176,6 @@ fn own_key() -> u64 {
 }
 
 fn receive(delivery: &Delivery<'_>, configuration: &'static Configuration) {
-    let key = own_key();
     let is_request = signals::is_request(delivery.signal);
     if is_request {
         if !termination::is_taken() {
@@ -189,6 +188,7 @@ fn receive(delivery: &Delivery<'_>, configuration: &'static Configuration) {
         if recovers_as_before(delivery) {
             return;
         }
+        let key = own_key();
         match OWNER.compare_exchange(0, key, Ordering::AcqRel, Ordering::Acquire) {
             Ok(_) => return first(delivery, configuration),
             Err(owner) if owner == key => {

@@ -172,10 +172,14 @@ extern "C" fn main(helper: *mut c_void) -> libc::c_int {
     0
 }
 
-fn of_thread(thread: i32) -> Option<&'static Helper> {
+fn busy() -> impl Iterator<Item = &'static Helper> {
     [&WRITER, &TELLER]
         .into_iter()
-        .find(|helper| helper.thread.load(Ordering::Relaxed) == thread && helper.is_busy())
+        .filter(|helper| helper.is_busy())
+}
+
+fn of_thread(thread: i32) -> Option<&'static Helper> {
+    busy().find(|helper| helper.thread.load(Ordering::Relaxed) == thread)
 }
 
 /// Whether a thread is a helper: it is none of the program's.
@@ -185,7 +189,10 @@ pub(crate) fn is_helper(thread: i32) -> bool {
 
 /// Ends a helper thread that has faulted; returns in every other thread.
 pub(crate) fn take_fault() {
-    if let Some(helper) = of_thread(sys::thread_id()) {
+    // Mostly there is none: a fault that the program repairs is to cost no system call for that.
+    if busy().next().is_some()
+        && let Some(helper) = of_thread(sys::thread_id())
+    {
         helper.finish(false);
         sys::exit_thread();
     }

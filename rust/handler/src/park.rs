@@ -304,6 +304,9 @@ pub fn dump_python_stacks(descriptor: i32, may_cut: bool) -> bool {
 /// # Safety
 /// The context must be the one that the kernel passed to the running handler.
 pub unsafe fn take_fault(own_context: *mut c_void) -> bool {
+    if slots().is_empty() {
+        return false;
+    }
     let thread = sys::thread_id();
     let Some(slot) = slots().iter().find(|slot| slot.thread() == thread) else {
         return false;

@@ -189,17 +189,14 @@ impl ThreadTimer {
     }
 }
 
-/// Returns the set of signals that the kernel put into a context: its mask has 64 bits, and what lies behind in libc's
-/// larger type is not its own.
-pub fn kernel_set(set: &libc::sigset_t) -> libc::sigset_t {
-    let mut clean = empty_set();
-    // SAFETY: both are live and at least eight bytes long.
+/// Returns the signals that are in either of two sets, one of which may be from a context that the kernel made: its mask
+/// has 64 bits, and what lies behind in libc's larger type is not its own.
+pub fn union(a: &libc::sigset_t, b: &libc::sigset_t) -> libc::sigset_t {
+    let mut both = empty_set();
+    // SAFETY: all are live, at least eight bytes long, and aligned as a C long is.
     unsafe {
-        core::ptr::copy_nonoverlapping(
-            (&raw const *set).cast::<u8>(),
-            (&raw mut clean).cast::<u8>(),
-            8,
-        );
+        *(&raw mut both).cast::<u64>() =
+            *(&raw const *a).cast::<u64>() | *(&raw const *b).cast::<u64>();
     }
-    clean
+    both
 }

@@ -79,7 +79,7 @@ pub(crate) struct HostEvidence {
 pub(crate) fn assemble(mut evidence: Evidence, options: &Options) -> Job {
     let mut job = Job {
         notes: std::mem::take(&mut evidence.notes),
-        shared: std::mem::take(&mut evidence.shared),
+        shared: evidence.shared.take().unwrap_or_default(),
         ..Job::default()
     };
     one_run(&mut evidence, &mut job);

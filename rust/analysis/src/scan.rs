@@ -62,8 +62,8 @@ pub struct Evidence {
     pub(crate) boxes: Vec<Boxed>,
     /// Error files that a process found in its place and replaced: evidence of an earlier run.
     pub(crate) replaced: usize,
-    /// What records and outputs have in common.
-    pub(crate) shared: Arc<Shared>,
+    /// What records and outputs have in common, once all are read.
+    pub(crate) shared: Option<Arc<Shared>>,
 }
 
 /// One black box.
@@ -132,19 +132,25 @@ impl Evidence {
             && self.damaged.iter().all(|(file, _)| file.reason == STRANGER)
     }
 
-    fn absorb(&mut self, mut other: Self) {
-        self.records.append(&mut other.records);
-        self.terminated.append(&mut other.terminated);
-        self.slots.append(&mut other.slots);
-        self.agents.append(&mut other.agents);
-        self.consoles.append(&mut other.consoles);
-        self.facts.append(&mut other.facts);
-        self.quiet_logs.append(&mut other.quiet_logs);
-        self.exits.append(&mut other.exits);
-        self.dumps.append(&mut other.dumps);
-        self.notes.append(&mut other.notes);
-        self.damaged.append(&mut other.damaged);
-        self.boxes.append(&mut other.boxes);
+    fn absorb(&mut self, other: Self) {
+        fn join<T>(all: &mut Vec<T>, more: Vec<T>) {
+            match all.is_empty() {
+                true => *all = more,
+                false => all.extend(more),
+            }
+        }
+        join(&mut self.records, other.records);
+        join(&mut self.terminated, other.terminated);
+        join(&mut self.slots, other.slots);
+        join(&mut self.agents, other.agents);
+        join(&mut self.consoles, other.consoles);
+        join(&mut self.facts, other.facts);
+        join(&mut self.quiet_logs, other.quiet_logs);
+        join(&mut self.exits, other.exits);
+        join(&mut self.dumps, other.dumps);
+        join(&mut self.notes, other.notes);
+        join(&mut self.damaged, other.damaged);
+        join(&mut self.boxes, other.boxes);
         self.replaced += other.replaced;
     }
 
@@ -234,7 +240,7 @@ pub fn scan(paths: &[PathBuf], proc: &Path) -> Result<Evidence, Error> {
     boxes::settle(&mut evidence, proc, &common.kept);
     let slots = &mut evidence.slots;
     common.pace.as_decided(|| output::read_ranks(slots));
-    evidence.shared = common.kept;
+    evidence.shared = Some(common.kept);
     Ok(evidence)
 }
 

@@ -4,6 +4,7 @@ use crate::classify::Finding;
 use crate::failure::{Deferred, Exception, Failure, Frame, Host, Kind};
 use crate::traceback::FrameRef;
 use std::collections::HashMap;
+use std::hash::{BuildHasher, RandomState};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// What many records of one job have in common.
@@ -12,8 +13,10 @@ pub(crate) struct Shared {
     /// Stacks, by the lines of their frames.
     stacks: Mutex<HashMap<u64, Vec<Arc<[Frame]>>>>,
     hosts: Mutex<HashMap<String, Vec<Arc<Host>>>>,
-    /// The last failures that were judged, the last one first.
-    judged: Mutex<Vec<Judged>>,
+    /// The last failures that were judged, the last one first, by the hashes of their messages: what one thread wrote
+    /// another should not have to look at.
+    judged: Mutex<Vec<(u64, Box<Judged>)>>,
+    hasher: RandomState,
 }
 
 /// So many failures are remembered, none with a longer call stack, in bytes.
@@ -56,12 +59,14 @@ impl Judged {
 impl Shared {
     /// Returns what the rules make of a failure, and its frames, where they judged the same before.
     pub(super) fn judged(&self, failure: &Failure) -> Option<(Finding, Arc<[Frame]>, String)> {
+        let hash = self.hasher.hash_one(&failure.message);
         let mut judged = self.judged.lock().unwrap_or_else(PoisonError::into_inner);
-        let at = judged.iter().position(|judged| judged.is_of(failure))?;
+        let is_it = |(known, judged): &(u64, Box<Judged>)| *known == hash && judged.is_of(failure);
+        let at = judged.iter().position(is_it)?;
         judged[..=at].rotate_right(1);
         let Judged {
             finding, frames, ..
-        } = &judged[0];
+        } = &*judged[0].1;
         Some((finding.clone(), Arc::clone(frames), String::new()))
     }
 
@@ -74,7 +79,8 @@ impl Shared {
         if crashed || failure.callstack.len() > MAX_CALLSTACK {
             return;
         }
-        let new = Judged {
+        let hash = self.hasher.hash_one(&failure.message);
+        let new = Box::new(Judged {
             message: failure.message.clone(),
             callstack: std::mem::take(&mut failure.callstack),
             section: section.map(|section| Told {
@@ -84,10 +90,13 @@ impl Shared {
             }),
             finding: finding.clone(),
             frames: Arc::clone(frames),
-        };
+        });
         let mut judged = self.judged.lock().unwrap_or_else(PoisonError::into_inner);
-        judged.truncate(MAX_JUDGED - 1);
-        judged.insert(0, new);
+        let kept = judged.len().min(MAX_JUDGED - 1);
+        let forgotten = judged.split_off(kept);
+        judged.insert(0, (hash, new));
+        drop(judged);
+        drop(forgotten);
     }
 
     pub(crate) fn stack(&self, frames: &[FrameRef<'_>]) -> Arc<[Frame]> {

@@ -74,6 +74,9 @@ fn has_odd_escapes(bytes: &[u8]) -> bool {
 /// Stands where the beginning of a call stack is cut off; `\u0000` in JSON.
 const CUT: char = '\0';
 
+/// So much mostly follows on the beginning that a rank's traceback has in common with another's, bytes.
+const USUAL_REST: usize = 512;
+
 const CALLSTACK: usize = 0;
 const THREADS: usize = 1;
 
@@ -102,7 +105,9 @@ fn shorten(text: &str, short: &mut String) -> Option<String> {
                 short.push_str(&text[done..=value]);
                 short.push_str("\\u0000");
                 done = value + 1 + length;
-                beginning.text().to_owned()
+                let mut whole = String::with_capacity(beginning.text().len() + USUAL_REST);
+                whole.push_str(beginning.text());
+                whole
             });
         } else if let Some(length) = array(rest) {
             if key.pattern().as_usize() == THREADS {

@@ -108,7 +108,7 @@ fn directory(
         }
     };
     // A worker's directory holds a handful of entries: splitting it costs more than reading it.
-    if entries.len() < 8 && place.slot.is_some() {
+    if entries.len() < 2 || entries.len() < 8 && place.slot.is_some() {
         entries.iter().for_each(|entry| one(entry, found));
     } else {
         let more = |mut found: Evidence, entry: &Entry| {

@@ -311,6 +311,7 @@ impl Rules {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::traceback;
     use crate::user_rules::{rule_of, sound};
     use std::collections::HashSet;
 
@@ -327,6 +328,51 @@ mod tests {
             }
         }
         assert!(rules().all().len() >= 100);
+    }
+
+    #[test]
+    fn every_member_of_the_catalogues_is_judged_as_it_says() {
+        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/data/catalogue");
+        let mut members = 0;
+        for file in std::fs::read_dir(folder).expect("the catalogues") {
+            let path = file.expect("a file").path();
+            let text = std::fs::read_to_string(path).expect("a catalogue");
+            for line in text.lines().filter(|line| line.contains('\t')) {
+                let fields: Vec<&str> = line.splitn(3, '\t').collect();
+                let [kind, expected, text] = fields[..] else {
+                    panic!("{line}");
+                };
+                let judged = judged(kind, text).map_or_else(|| "none".to_owned(), summary);
+                assert_eq!(judged, expected, "{text}");
+                members += 1;
+            }
+        }
+        assert!(members > 1000);
+    }
+
+    fn judged(kind: &str, text: &str) -> Option<&'static Rule> {
+        match kind {
+            "host" => rules().of_host(text),
+            "output" => crate::words::last_words(text).map(|(rule, _)| rule),
+            _ => {
+                let stack = text.split_once('|').map_or("", |(stack, _)| stack);
+                let stack = if stack.ends_with(".py") { stack } else { "" };
+                let text = text[stack.len()..].trim_start_matches('|');
+                let text = text.replace("\\n", "\n");
+                // As a report has it: the class without its module.
+                let (type_name, message) = traceback::split(&text);
+                let headline = crate::parse::headline(type_name, message);
+                let rule = rules().by_text(type_name, &headline, stack);
+                Some(rule.unwrap_or(rules().by_id("exception")))
+            }
+        }
+    }
+
+    fn summary(rule: &Rule) -> String {
+        let role = format!("{:?}", rule.role).to_lowercase();
+        let retry = serde_json::to_value(rule.retry).expect("a name");
+        let retry = retry.as_str().expect("a name");
+        format!("{} {role} {retry}", rule.category)
     }
 
     #[test]

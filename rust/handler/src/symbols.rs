@@ -1,5 +1,5 @@
-//! The functions that the crashed thread's frames are in, as far as the modules export them: names for whoever has
-//! nothing but the record.
+//! The functions that native frames are in, as far as the modules export them: names for whoever has nothing but the
+//! record.
 //!
 //! Only a function whose extent covers a frame gives its name: a neighbour's would be worse than none. Names stay as
 //! they are exported; what makes them readable allocates, and runs in the reader.
@@ -18,7 +18,7 @@ use names::Names;
 
 use crate::helper::{self, Work};
 use crate::sys::{self, MemoryPage};
-use crate::{modules, native};
+use crate::{modules, native, park};
 
 /// How long reading may take, nanoseconds; its stage has more.
 const PATIENCE_NS: u64 = 150_000_000;
@@ -55,43 +55,48 @@ static REMOTE: Room = Room::new();
 /// Whether the helper has come back: what it found may be looked at.
 static HAS_REMOTE: AtomicBool = AtomicBool::new(false);
 
-/// Finds the functions of the crashed thread's frames. Returns whether all modules could be asked in time.
+/// Finds the functions of all frames, first those of the crashed thread's modules. Returns whether all modules could be
+/// asked in time.
 pub(crate) fn read() -> bool {
     forget();
     let deadline = sys::clock_ns(libc::CLOCK_MONOTONIC).saturating_add(PATIENCE_NS);
     // SAFETY: see `Room`.
     let own = unsafe { &mut *OWN.names.get() };
     own.start(deadline);
-    for frame in native::crashed_frames() {
-        if let Some(module) = modules::module_of(frame.lookup)
-            && !module.is_remote
-        {
-            own.want(frame.lookup, module.base);
+    // SAFETY: see `Room`: the helper does not run.
+    let mut remote = (!helper::READER.is_busy()).then(|| unsafe { &mut *REMOTE.names.get() });
+    if let Some(remote) = &mut remote {
+        remote.start(deadline);
+    }
+    let mut is_whole = true;
+    for (address, is_crashed) in addresses() {
+        if own.has(address) || remote.as_ref().is_some_and(|remote| remote.has(address)) {
+            continue;
+        }
+        match (modules::module_of(address), &mut remote) {
+            (Some(module), _) if !module.is_remote => own.want(address, module.base, is_crashed),
+            (Some(module), Some(remote)) => remote.want(address, module.base, is_crashed),
+            (Some(_), None) => is_whole = false,
+            (None, _) => {}
         }
     }
-    let is_whole = OWN.read();
+    is_whole &= OWN.read();
     sys::close_memory();
-    read_remote(deadline) && is_whole
+    if remote.is_some_and(|remote| !remote.is_empty()) {
+        is_whole &= read_remote(deadline);
+    }
+    is_whole
+}
+
+/// The addresses of all frames, and whether they are the crashed thread's, which come first.
+fn addresses() -> impl Iterator<Item = (u64, bool)> {
+    let others = (0..park::THREADS_MAX).zip(park::slots());
+    let others = others.flat_map(|(index, _)| native::frames_of_slot(index));
+    let crashed = native::crashed_frames().map(|frame| (frame.lookup, true));
+    crashed.chain(others.map(|frame| (frame.lookup, false)))
 }
 
 fn read_remote(deadline: u64) -> bool {
-    let remote = || {
-        let frames = native::crashed_frames().map(|frame| frame.lookup);
-        let placed = frames.filter_map(|at| modules::module_of(at).map(|module| (at, module)));
-        placed.filter(|(_, module)| module.is_remote)
-    };
-    if remote().next().is_none() {
-        return true;
-    }
-    if helper::READER.is_busy() {
-        return false;
-    }
-    // SAFETY: see `Room`: the helper does not run.
-    let names = unsafe { &mut *REMOTE.names.get() };
-    names.start(deadline);
-    for (address, module) in remote() {
-        names.want(address, module.base);
-    }
     let work = Work {
         run: || {
             let is_whole = REMOTE.read();
@@ -106,7 +111,7 @@ fn read_remote(deadline: u64) -> bool {
     result == Ok(true)
 }
 
-/// Returns the exported function that covers an address of the crashed thread's stack, where it is known.
+/// Returns the exported function that covers a frame's address, where it is known.
 pub(crate) fn of(address: u64) -> Option<&'static [u8]> {
     // SAFETY: see `Room`.
     let own = unsafe { &*OWN.names.get() };

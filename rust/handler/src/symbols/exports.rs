@@ -9,8 +9,6 @@ use crate::sys::{self, MemoryPage};
 
 /// More entries than the dynamic section of a library with a hundred dependencies has.
 const ENTRIES_MAX: u64 = 1024;
-/// More buckets than a table of ten million symbols has.
-const BUCKETS_MAX: u64 = 1 << 21;
 /// More symbols of one hash value than any table has.
 const CHAIN_MAX: u64 = 4096;
 
@@ -68,13 +66,18 @@ impl Exports {
     /// Returns the tables of the module whose file begins at this address; `None` for one without.
     ///
     /// Source: System V gABI, "Dynamic Section"; each table is in a segment that the loader mapped.
-    pub(super) fn of(base: u64, page: &mut MemoryPage) -> Option<Self> {
+    pub(super) fn of(
+        base: u64,
+        page: &mut MemoryPage,
+        chunk: &mut Chunk,
+        deadline: u64,
+    ) -> Option<Self> {
         let image = Image::at(base)?;
         let dynamic = image.of_type(libc::PT_DYNAMIC).next()?;
         let tables = Tables::of(&image, &image.addresses(dynamic), page)?;
         let symbols = tables.symbols?;
         let indexes = match (tables.gnu_hash, tables.hash) {
-            (Some(table), _) => indexes_by_gnu_hash(table, page)?,
+            (Some(table), _) => indexes_by_gnu_hash(table, page, chunk, deadline)?,
             // Its second word is the number of symbols.
             (None, Some(table)) => 1..quarter(page, table, 1)?,
             (None, None) => return None,
@@ -95,21 +98,11 @@ impl Exports {
 
     /// Looks at every function, as long as there is time and the table can be read.
     pub(super) fn scan(&self, chunk: &mut Chunk, deadline: u64, mut look: impl FnMut(Function)) {
-        let mut at = self.symbols.start;
-        while at < self.symbols.end && sys::clock_ns(libc::CLOCK_MONOTONIC) < deadline {
-            let length = (chunk.len() as u64).min(self.symbols.end.wrapping_sub(at));
-            let bytes = chunk.get_mut(..length as usize).unwrap_or_default();
-            if sys::read_memory(at, bytes).is_err() {
-                return;
+        let _ = each(self.symbols.clone(), chunk, deadline, |symbol| {
+            if let Some(function) = Function::of(symbol, &self.image) {
+                look(function);
             }
-            let (symbols, _) = bytes.as_chunks::<SYMBOL_SIZE>();
-            for symbol in symbols {
-                if let Some(function) = Function::of(symbol, &self.image) {
-                    look(function);
-                }
-            }
-            at = at.saturating_add(length);
-        }
+        });
     }
 
     /// Reads a function's name. Returns its length; `None` for one that is longer than the room.
@@ -174,18 +167,24 @@ impl Tables {
 ///
 /// Source: Oracle's and the GNU linker's `DT_GNU_HASH`: four words, the filter of 64-bit words, the first symbol of each
 /// bucket, and for each symbol its hash, whose lowest bit ends the bucket.
-fn indexes_by_gnu_hash(table: u64, page: &mut MemoryPage) -> Option<Range<u64>> {
+fn indexes_by_gnu_hash(
+    table: u64,
+    page: &mut MemoryPage,
+    chunk: &mut Chunk,
+    deadline: u64,
+) -> Option<Range<u64>> {
     let (buckets, first, filter) = (
-        quarter(page, table, 0).filter(|count| *count <= BUCKETS_MAX)?,
+        quarter(page, table, 0)?,
         quarter(page, table, 1)?,
         quarter(page, table, 2)?,
     );
     let at = table.checked_add(16)?.checked_add(filter.checked_mul(8)?)?;
     let hashes = at.checked_add(buckets.checked_mul(4)?)?;
     let mut last = 0;
-    for bucket in 0..buckets {
-        last = quarter(page, at, bucket)?.max(last);
-    }
+    each(at..hashes, chunk, deadline, |bucket| {
+        last = u32::from_le_bytes(*bucket).max(last);
+    })?;
+    let mut last = u64::from(last);
     if last < first {
         return None;
     }
@@ -197,6 +196,29 @@ fn indexes_by_gnu_hash(table: u64, page: &mut MemoryPage) -> Option<Range<u64>> 
         }
     }
     None
+}
+
+/// Looks at all entries of a table, in their order; `None` where it cannot be read, or time is over before its end.
+fn each<const SIZE: usize>(
+    table: Range<u64>,
+    chunk: &mut Chunk,
+    deadline: u64,
+    mut look: impl FnMut(&[u8; SIZE]),
+) -> Option<()> {
+    let mut at = table.start;
+    while at < table.end {
+        if sys::clock_ns(libc::CLOCK_MONOTONIC) >= deadline {
+            return None;
+        }
+        let length = (chunk.len() as u64).min(table.end.wrapping_sub(at));
+        let bytes = chunk.get_mut(..length as usize)?;
+        sys::read_memory(at, bytes).ok()?;
+        for entry in bytes.as_chunks().0 {
+            look(entry);
+        }
+        at = at.saturating_add(length);
+    }
+    Some(())
 }
 
 /// Returns a number of 32 bits in a table, whose words do not cross a page.

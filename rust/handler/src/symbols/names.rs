@@ -1,9 +1,12 @@
 //! The addresses whose functions are wanted, in order, and the names that were found for them.
 
+use core::ops::Range;
+
 use super::exports::{Exports, Function};
-use crate::native::CRASHED_FRAMES_MAX;
 use crate::sys::{self, MemoryPage};
 
+/// How many addresses are looked up: those of the crashed thread, and what fits of others.
+const WANTED_MAX: usize = 1024;
 /// Room for the names of all.
 const TEXT_MAX: usize = 64 * 1024;
 /// The longest name that is kept. A part of a longer one would be no name: nothing could make it readable.
@@ -17,15 +20,17 @@ struct Wanted {
     address: u64,
     /// Where the module begins.
     base: u64,
+    /// Whether the crashed thread was there.
+    is_crashed: bool,
     function: Option<Function>,
     /// Where its name is in the text.
     from: u32,
     length: u16,
 }
 
-/// The addresses of one thread's stack, each once.
+/// The addresses, each once.
 pub(super) struct Names {
-    wanted: [Wanted; CRASHED_FRAMES_MAX],
+    wanted: [Wanted; WANTED_MAX],
     used: usize,
     text: [u8; TEXT_MAX],
     text_used: usize,
@@ -34,8 +39,8 @@ pub(super) struct Names {
     chunk: Chunk,
 }
 
-/// Symbols on their way from the kernel.
-pub(super) type Chunk = [u8; 24 * 1024];
+/// A part of a table on its way from the kernel: a whole number of entries. Measured: a quarter takes twice the time.
+pub(super) type Chunk = [u8; 96 * 1024];
 
 impl Names {
     // All zeros, so that it takes no room in the file of the library.
@@ -44,15 +49,16 @@ impl Names {
             wanted: [Wanted {
                 address: 0,
                 base: 0,
+                is_crashed: false,
                 function: None,
                 from: 0,
                 length: 0,
-            }; CRASHED_FRAMES_MAX],
+            }; WANTED_MAX],
             used: 0,
             text: [0; TEXT_MAX],
             text_used: 0,
             deadline: 0,
-            chunk: [0; 24 * 1024],
+            chunk: [0; 96 * 1024],
         }
     }
 
@@ -63,42 +69,53 @@ impl Names {
         self.deadline = deadline;
     }
 
-    /// Asks for the function at an address in the module that begins at `base`.
-    pub(super) fn want(&mut self, address: u64, base: u64) {
+    /// Asks for the function at an address in the module that begins at `base`, as long as there is room.
+    pub(super) fn want(&mut self, address: u64, base: u64, is_crashed: bool) {
         let Err(index) = self.find(address) else {
             return;
         };
+        let Some(used) = self.wanted.get_mut(..=self.used) else {
+            return;
+        };
+        self.used = self.used.saturating_add(1);
         let mut next = Wanted {
             address,
             base,
+            is_crashed,
             function: None,
             from: 0,
             length: 0,
         };
-        // Each later one moves up; with all places taken the last is dropped.
-        self.used = self.used.saturating_add(1).min(self.wanted.len());
-        let used = self.wanted.get_mut(..self.used).unwrap_or_default();
+        // Each later one moves up.
         for slot in used.iter_mut().skip(index) {
             core::mem::swap(slot, &mut next);
         }
     }
 
-    /// Finds the functions, one module after the other. Returns whether time sufficed.
+    pub(super) fn has(&self, address: u64) -> bool {
+        self.find(address).is_ok()
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.used == 0
+    }
+
+    /// Finds the functions, one module after the other, the crashed thread's first. Returns whether time sufficed.
     pub(super) fn read(&mut self, page: &mut MemoryPage) -> bool {
         page.forget();
-        let mut from = 0;
-        while let Some(first) = self.wanted.get(from).filter(|_| from < self.used) {
-            let base = first.base;
-            let rest = self.wanted.get(from..self.used).unwrap_or_default();
-            let count = rest.iter().take_while(|next| next.base == base).count();
-            let to = from.saturating_add(count);
-            if !self.has_time() {
-                break;
+        for is_crashed in [true, false] {
+            let mut from = 0;
+            while let Some(first) = self.wanted.get(from).filter(|_| from < self.used) {
+                let base = first.base;
+                let rest = self.wanted.get(from..self.used).unwrap_or_default();
+                let of_module = rest.iter().take_while(|next| next.base == base);
+                let to = from.saturating_add(of_module.clone().count());
+                let is_turn = of_module.clone().any(|next| next.is_crashed) == is_crashed;
+                if is_turn && self.has_time() {
+                    self.read_module(base, from..to, page);
+                }
+                from = to;
             }
-            if let Some(exports) = Exports::of(base, page) {
-                self.read_module(&exports, from, to);
-            }
-            from = to;
         }
         self.has_time()
     }
@@ -107,9 +124,20 @@ impl Names {
         sys::clock_ns(libc::CLOCK_MONOTONIC) < self.deadline
     }
 
-    fn read_module(&mut self, exports: &Exports, from: usize, to: usize) {
-        let wanted = self.wanted.get_mut(from..to).unwrap_or_default();
+    fn read_module(&mut self, base: u64, range: Range<usize>, page: &mut MemoryPage) {
+        let Some(exports) = Exports::of(base, page, &mut self.chunk, self.deadline) else {
+            return;
+        };
+        let wanted = self.wanted.get_mut(range.clone()).unwrap_or_default();
+        let (Some(lowest), Some(highest)) = (wanted.first(), wanted.last()) else {
+            return;
+        };
+        let all = lowest.address..=highest.address;
         exports.scan(&mut self.chunk, self.deadline, |function| {
+            // Most functions lie elsewhere.
+            if function.start > *all.end() || function.end <= *all.start() {
+                return;
+            }
             let covered = wanted.partition_point(|wanted| wanted.address < function.start);
             let covered = wanted.get_mut(covered..).unwrap_or_default().iter_mut();
             for wanted in covered.take_while(|wanted| wanted.address < function.end) {
@@ -121,8 +149,8 @@ impl Names {
                 }
             }
         });
-        for index in from..to {
-            self.name(exports, from, index);
+        for index in range.clone() {
+            self.name(&exports, range.start, index);
         }
     }
 

@@ -1,5 +1,6 @@
 //! From the texts of a failure to the rule that says most about it.
 
+use crate::demangle;
 use crate::failure::{Failure, Frame, Kind, Section};
 use crate::groups::Fingerprint;
 use crate::parse::headline;
@@ -371,15 +372,16 @@ pub(crate) fn native_place(section: &Section) -> Option<String> {
         .native
         .iter()
         .find(|frame| frame.module.is_some() || frame.symbol.is_some())?;
-    if let Some(symbol) = &frame.symbol {
-        return Some(format!("in {symbol}"));
-    }
-    let module = section.modules.get(frame.module?)?;
-    let name = traceback::short(&module.path);
-    Some(frame.offset.as_ref().map_or_else(
-        || format!("in {name}"),
-        |offset| format!("in {name}+{offset}"),
-    ))
+    let module = frame.module.and_then(|module| section.modules.get(module));
+    let module = module.map(|module| traceback::short(&module.path));
+    let symbol = frame.symbol.as_deref().map(demangle::place);
+    Some(match (symbol, module, &frame.offset) {
+        (Some(symbol), Some(name), _) => format!("in {symbol} ({name})"),
+        (Some(symbol), None, _) => format!("in {symbol}"),
+        (None, Some(name), Some(offset)) => format!("in {name}+{offset}"),
+        (None, name, None) => format!("in {}", name?),
+        (None, None, Some(_)) => return None,
+    })
 }
 
 /// Returns whether an exception's text says that a peer or the store was lost: a consequence, never a cause.

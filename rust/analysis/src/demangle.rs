@@ -1,5 +1,6 @@
 //! Exported names of C++ and Rust, as people write them.
 
+use crate::report::safe;
 use cpp_demangle::{DemangleOptions, Symbol};
 use std::borrow::Cow;
 use std::fmt::{self, Write};
@@ -7,14 +8,18 @@ use std::fmt::{self, Write};
 /// The longest name that is looked at, and the longest that is made of one, bytes: a short one may repeat itself.
 const MAX_LENGTH: usize = 4096;
 
+/// How much of a name stands for a place, columns: templates may fill a page.
+const MAX_PLACE: usize = 160;
+
 /// Returns an exported name with its parameters; as it is where it is of neither language, or too long.
 pub(crate) fn function(name: &str) -> Cow<'_, str> {
     readable(name, DemangleOptions::new())
 }
 
-/// Returns the same without parameters and what is returned, which say little about a place.
-pub(crate) fn place(name: &str) -> Cow<'_, str> {
-    readable(name, DemangleOptions::new().no_params().no_return_type())
+/// Returns the beginning of the same without parameters and what is returned, which say little about a place.
+pub(crate) fn place(name: &str) -> String {
+    let options = DemangleOptions::new().no_params().no_return_type();
+    safe::cut(&readable(name, options), MAX_PLACE)
 }
 
 fn readable(name: &str, options: DemangleOptions) -> Cow<'_, str> {
@@ -80,6 +85,15 @@ mod tests {
             assert_eq!(function(name), expected);
             assert_eq!(place(name), short);
         }
+    }
+
+    #[test]
+    fn a_place_has_an_end() {
+        let name = "_ZN".to_owned() + &"4deep".repeat(100) + "1fEv";
+        let place = place(&name);
+        assert!(place.starts_with("deep::deep::") && place.ends_with('…'));
+        assert_eq!(place.chars().count(), MAX_PLACE);
+        assert!(function(&name).ends_with("::f()"));
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! From the texts of a failure to the rule that says most about it.
 
-use crate::failure::{Failure, Frame, Kind, Section};
+use crate::demangle;
+use crate::failure::{Failure, Frame, Kind, NativeFrame, Section, Thread};
 use crate::groups::Fingerprint;
 use crate::parse::headline;
 pub use crate::rules::{Role, Rule, Rules, rules};
@@ -314,7 +315,7 @@ fn crash(failure: &Failure, section: &Section) -> Finding {
         relay: false,
         fingerprint,
         headline: match sent {
-            None => failure.message.as_str().into(),
+            None => with_function(&failure.message, section).into(),
             Some((signal, sender)) => {
                 let name = sender
                     .comm
@@ -361,25 +362,48 @@ pub(crate) fn waiting_frames(section: &Section) -> Vec<FrameRef<'_>> {
 
 /// Returns the native code where a crashed thread stood, for people.
 pub(crate) fn native_place(section: &Section) -> Option<String> {
-    let thread = section
-        .threads
-        .iter()
-        .find(|thread| thread.crashed)
-        .or(section.threads.first())?;
     // The innermost that is in a file: after a call through a null pointer, the caller.
-    let frame = thread
-        .native
-        .iter()
-        .find(|frame| frame.module.is_some() || frame.symbol.is_some())?;
-    if let Some(symbol) = &frame.symbol {
-        return Some(format!("in {symbol}"));
+    let mut frames = crashed_thread(section)?.native.iter();
+    let frame = frames.find(|frame| frame.module.is_some() || frame.symbol.is_some())?;
+    if let Some(function) = function_of(section, frame) {
+        return Some(format!("in {function}"));
     }
-    let module = section.modules.get(frame.module?)?;
-    let name = traceback::short(&module.path);
+    let name = traceback::short(&section.modules.get(frame.module?)?.path);
     Some(frame.offset.as_ref().map_or_else(
         || format!("in {name}"),
         |offset| format!("in {name}+{offset}"),
     ))
+}
+
+fn crashed_thread(section: &Section) -> Option<&Thread> {
+    let mut threads = section.threads.iter();
+    threads
+        .find(|thread| thread.crashed)
+        .or(section.threads.first())
+}
+
+/// Returns a native frame's function and its module, where the record names the function.
+fn function_of(section: &Section, frame: &NativeFrame) -> Option<String> {
+    let function = demangle::place(frame.symbol.as_deref()?);
+    let module = frame.module.and_then(|module| section.modules.get(module));
+    Some(match module {
+        Some(module) => format!("{function} ({})", traceback::short(&module.path)),
+        None => function,
+    })
+}
+
+/// Returns the summary of a crash with the function that the thread was in, where the record names it, for its offset.
+fn with_function<'a>(message: &'a str, section: &Section) -> Cow<'a, str> {
+    let named = crashed_thread(section).and_then(|thread| {
+        let frame = thread.native.first()?;
+        let function = function_of(section, frame)?;
+        let path = &section.modules.get(frame.module?)?.path;
+        let name = path.rsplit('/').next()?;
+        let place = format!(", in {name}+{},", frame.offset.as_ref()?);
+        let (before, after) = message.split_once(&place)?;
+        Some(format!("{before}, in {function},{after}"))
+    });
+    named.map_or(Cow::Borrowed(message), Cow::Owned)
 }
 
 /// Returns whether an exception's text says that a peer or the store was lost: a consequence, never a cause.
@@ -430,6 +454,7 @@ pub fn is_rank_local(text: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::failure::{Module, Signal};
 
     fn category(message: &str, callstack: &str) -> &'static str {
         let failure = Failure {
@@ -445,6 +470,55 @@ mod tests {
             "Traceback (most recent call last):\n  File \"a\", line 1, in f\n{first}\n\n{link}\n\n\
              Traceback (most recent call last):\n  File \"a\", line 2, in f\n{second}\n"
         )
+    }
+
+    #[test]
+    fn a_crash_is_in_its_function_where_the_record_names_one() {
+        let crash = |symbol: Option<&str>| {
+            let frame = NativeFrame {
+                module: Some(0),
+                offset: Some("0x1f".to_owned()),
+                symbol: symbol.map(str::to_owned),
+                ..NativeFrame::default()
+            };
+            let section = Section {
+                kind: Some(Kind::Signal),
+                signal: Some(Signal {
+                    number: 11,
+                    ..Signal::default()
+                }),
+                threads: vec![Thread {
+                    crashed: true,
+                    native: vec![frame],
+                    ..Thread::default()
+                }],
+                modules: vec![Module {
+                    path: "/opt/libtorch_cpu.so".to_owned(),
+                    ..Module::default()
+                }],
+                ..Section::default()
+            };
+            let place = native_place(&section).unwrap();
+            let message = "SIGSEGV: null pointer at 0x0, in libtorch_cpu.so+0x1f, thread 'python'";
+            let failure = Failure {
+                message: message.to_owned(),
+                section: Some(Box::new(section)),
+                ..Failure::default()
+            };
+            (place, classify(&failure).headline.to_string())
+        };
+        let headline =
+            |place: &str| format!("SIGSEGV: null pointer at 0x0, {place}, thread 'python'");
+        for (symbol, place) in [
+            (None, "in libtorch_cpu.so+0x1f"),
+            (Some("malloc"), "in malloc (libtorch_cpu.so)"),
+            (
+                Some("_ZN2at3sumIfEET_RKS1_"),
+                "in at::sum<float> (libtorch_cpu.so)",
+            ),
+        ] {
+            assert_eq!(crash(symbol), (place.to_owned(), headline(place)));
+        }
     }
 
     #[test]

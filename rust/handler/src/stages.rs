@@ -14,7 +14,7 @@ use crate::error_file::StageReport;
 use crate::install::Configuration;
 use crate::modules::{self, Module};
 use crate::sys;
-use crate::{abort, black_box, foreign, native, park, python_state, watchdog};
+use crate::{abort, black_box, foreign, native, park, python_state, symbols, watchdog};
 
 /// What is done, in this order. The facts themselves come before all stages: they cannot fail.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -37,6 +37,8 @@ enum Stage {
     OtherNativeStacks,
     /// They dump their Python stacks, one after the other.
     OtherPythonStacks,
+    /// The modules' symbol tables are asked for the functions of the frames.
+    Symbols,
     /// The file with everything replaces the minimal one.
     Enriched,
     /// Where the record is, if not where it was wanted, is said on stderr.
@@ -44,7 +46,7 @@ enum Stage {
 }
 
 /// The stages, their names in the error file and how long each may take, nanoseconds.
-const STAGES: [(Stage, &str, u64); 11] = [
+const STAGES: [(Stage, &str, u64); 12] = [
     (Stage::BlackBox, "black_box", 100_000_000),
     (Stage::Minimal, "minimal", 500_000_000),
     (Stage::CppException, "cpp_exception", 100_000_000),
@@ -58,6 +60,7 @@ const STAGES: [(Stage, &str, u64); 11] = [
         "other_python_stacks",
         1_000_000_000,
     ),
+    (Stage::Symbols, "symbols", 200_000_000),
     (Stage::Enriched, "enriched", 1_000_000_000),
     (Stage::Notice, "notice", 200_000_000),
 ];
@@ -136,6 +139,7 @@ pub(crate) fn reset() {
     python_state::forget();
     native::forget();
     modules::forget();
+    symbols::forget();
     OTHERS_USED.store(0, Ordering::Relaxed);
     for (status, microseconds) in STATUS.iter().zip(&MICROSECONDS) {
         status.store(0, Ordering::Relaxed);
@@ -277,6 +281,7 @@ fn execute(stage: Stage, configuration: &Configuration, depth: Depth) -> bool {
             foreign::prepare_python_dump(facts.is_final)
                 .is_some_and(|descriptor| park::dump_python_stacks(descriptor, may_cut))
         }
+        Stage::Symbols => symbols::read(),
         Stage::Enriched => write(facts, configuration, Strength::Enriched),
         Stage::Notice => crash_record::tell(facts, configuration),
     }

@@ -243,7 +243,14 @@ fn notes(page: &mut Page, shown: &Shown) {
     page.line(0, "NOTES");
     for module in shown.without_symbols.iter().take(MAX_GROUPS) {
         let name = last(&module.path);
-        page.line(2, &format!("no functions of {name}: {}", module.reason));
+        let but = match has_exported(shown, &module.path) {
+            true => " but exported ones",
+            false => "",
+        };
+        page.line(
+            2,
+            &format!("no functions of {name}{but}: {}", module.reason),
+        );
     }
     if shown.without_symbols.len() > MAX_GROUPS {
         let left = shown.without_symbols.len() - MAX_GROUPS;
@@ -252,6 +259,19 @@ fn notes(page: &mut Page, shown: &Shown) {
     for note in &shown.notes {
         page.paragraph(2, note, 3);
     }
+}
+
+/// Returns whether the record itself names functions of a module.
+fn has_exported(shown: &Shown, path: &str) -> bool {
+    let section = shown.firstfault.as_deref();
+    section.is_some_and(|section| {
+        let frames = section.threads.iter().flat_map(|thread| &thread.native);
+        let mut named = frames.filter(|frame| frame.symbol.is_some());
+        named.any(|frame| {
+            let module = frame.module.and_then(|module| section.modules.get(module));
+            module.is_some_and(|module| module.path == path)
+        })
+    })
 }
 
 /// A handler as the record names it, its module's directory left out, with its function where that is known.

@@ -7,7 +7,7 @@ use crate::bounds::{self, Room};
 use crate::context::until_nul;
 use crate::json::Writer;
 use crate::native::{self, Frame};
-use crate::{modules, park, python_stack, python_state, sys};
+use crate::{modules, park, python_stack, python_state, symbols, sys};
 
 /// How many Python frames of one thread are kept.
 const FRAMES_MAX: usize = 128;
@@ -152,6 +152,10 @@ fn write_native_frames(
             writer.number(i64::from(number));
             writer.key("offset");
             writer.hex(frame.lookup.wrapping_sub(module.base));
+        }
+        if let Some(symbol) = symbols::of(frame.lookup) {
+            writer.key("symbol");
+            writer.string(symbol);
         }
         writer.close(b'}');
     }

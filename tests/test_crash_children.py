@@ -61,6 +61,33 @@ def test_a_child_that_recovers_and_one_that_does_not(directory: Path) -> None:
     assert [line.split()[-1] for line in ours.stderr.splitlines()[:2]] == ["0", "0"]
 
 
+def test_a_forked_child_that_has_recorded_an_exception_by_hand(directory: Path) -> None:
+    """One record for one end, and what the parent has recorded stays the parent's."""
+    steps = ["record_error:the parent's", "fork:both:record_error,the child's:read_null"]
+    ours = crash(directory, *steps)
+    child, status = child_of(ours)
+    assert (status, ours.status) == (-SIGSEGV, 0)
+    name = f"error.{ours.pid}.child_{child}.json"
+    assert ours.files == [name, "error.json"]
+    section = ours.record(name)["firstfault"]
+    assert section["signal"]["number"] == SIGSEGV
+    assert "ValueError: the child's" in [e["message"] for e in section["preceded_by"]]
+    assert ours.record()["message"]["message"] == "ValueError: the parent's"
+
+
+def test_a_forked_child_that_crashes_behind_its_exception(directory: Path) -> None:
+    """The exception keeps the child's own file; the crash of its end stands beside."""
+    ours = crash(directory, "fork:fail_and_crash:the child's:read_null")
+    child, status = child_of(ours)
+    assert (status, ours.status) == (-SIGSEGV, 0)
+    stem = f"error.{ours.pid}.child_{child}"
+    assert ours.files == [f"{stem}.{child}.json", f"{stem}.json"]
+    assert ours.record(f"{stem}.json")["firstfault"]["kind"] == "exception"
+    later = ours.record(f"{stem}.{child}.json")["firstfault"]
+    assert later["signal"]["number"] == SIGSEGV
+    assert later["stages"]
+
+
 CHILDREN = {
     "multiprocessing": """
 import multiprocessing

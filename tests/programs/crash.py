@@ -525,6 +525,21 @@ class Steps:
         get_error_handler().record_exception(ValueError(text))
 
     @staticmethod
+    def both(first: str, second: str) -> None:
+        """Do one step, whose arguments follow commas, and then another."""
+        do(first.replace(",", ":"))
+        do(second)
+
+    @staticmethod
+    def fail_and_crash(text: str, fault: str) -> None:
+        """Fail as a program of its own would, and crash on the way out."""
+        from firstfault import _error_handler, get_error_handler
+
+        _error_handler.leaving.set(True)
+        get_error_handler().record_exception(ValueError(text))
+        library_function(fault)()
+
+    @staticmethod
     def take_over(path: str) -> None:
         """Make a child's record this process's own."""
         from firstfault import get_error_handler

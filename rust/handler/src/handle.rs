@@ -342,10 +342,12 @@ fn deliver(delivery: &Delivery<'_>, configuration: &'static Configuration) {
             .current()
             .filter(|previous| previous.action.sa_sigaction != libc::SIG_DFL);
         let Some(previous) = previous else {
+            stages::note_end(true);
             capture(Depth::Full, configuration);
             return delivery.die();
         };
         if previous.is_known {
+            stages::note_end(outer_is_fault() || delivery.captured.surely_ends());
             capture(Depth::Full, configuration);
             delivery.captured.used.fetch_add(1, Ordering::Relaxed);
             delivery.call(&previous.action);

@@ -37,10 +37,16 @@ impl Configuration {
             .copied()
             .unwrap_or_default()
     }
+
+    /// Returns whether the latest of the provisional records is among [`Configuration::preceded_by`].
+    pub(crate) fn carries_latest(&self) -> bool {
+        CARRIES_LATEST.load(Ordering::Relaxed)
+    }
 }
 
 static CONFIGURATION: AtomicPtr<Configuration> = AtomicPtr::new(core::ptr::null_mut());
 static PRECEDED_BY: AtomicPtr<&'static [u8]> = AtomicPtr::new(core::ptr::null_mut());
+static CARRIES_LATEST: AtomicBool = AtomicBool::new(true);
 
 /// Publishes a configuration; the handler uses it from now on.
 pub fn configure(configuration: &'static Configuration) {
@@ -56,6 +62,11 @@ pub fn configuration() -> Option<&'static Configuration> {
 /// Sets the provisional records that a crash record will carry, as elements of a JSON array.
 pub fn set_preceded_by(json: &'static &'static [u8]) {
     PRECEDED_BY.store((&raw const *json).cast_mut(), Ordering::Release);
+}
+
+/// Says whether the latest provisional record is among those that a crash record will carry.
+pub fn note_carried(is_latest: bool) {
+    CARRIES_LATEST.store(is_latest, Ordering::Relaxed);
 }
 
 /// How many actions of one signal are remembered below ours.
@@ -112,6 +123,18 @@ impl Captured {
             Some(Some(previous)) => previous.action.sa_sigaction == libc::SIG_DFL,
             _ => true,
         }
+    }
+
+    /// Returns whether the default is below all that a delivery has not used, and nobody unknown between.
+    pub(crate) fn surely_ends(&self) -> bool {
+        let depth = self.depth.load(Ordering::Acquire);
+        let left = depth.saturating_sub(self.used.load(Ordering::Relaxed));
+        // SAFETY: an entry below `depth` is whole.
+        let actions = unsafe { &*self.actions.get() };
+        let mut left = actions.iter().take(left).flatten();
+        left.next().is_none_or(|oldest| {
+            oldest.action.sa_sigaction == libc::SIG_DFL && left.all(|previous| previous.is_known)
+        })
     }
 
     /// Returns the newest action below ours, whatever a delivery has used.

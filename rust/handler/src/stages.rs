@@ -5,7 +5,9 @@
 //! nested handler goes on with the next one. The interrupted frames are abandoned, never returned to.
 
 use core::cell::UnsafeCell;
-use core::sync::atomic::{AtomicI32, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use core::sync::atomic::{
+    AtomicBool, AtomicI32, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering,
+};
 
 use crate::commit::Strength;
 use crate::context::Facts;
@@ -88,6 +90,9 @@ static STARTED_NS: AtomicU64 = AtomicU64::new(0);
 /// Where the crashed thread's text ends in the dump.
 static OWN_STACK_END: AtomicUsize = AtomicUsize::new(0);
 
+/// Whether no handler can let the process live on any more.
+static SURELY_ENDS: AtomicBool = AtomicBool::new(false);
+
 /// Other threads that crashed while this one was at work.
 static OTHERS: [(AtomicI32, AtomicI32); 16] =
     [const { (AtomicI32::new(0), AtomicI32::new(0)) }; 16];
@@ -117,6 +122,11 @@ pub(crate) fn begin(facts: Facts) {
     }
 }
 
+/// Notes whether the process can live on after this capture.
+pub(crate) fn note_end(is_sure: bool) {
+    SURELY_ENDS.store(is_sure, Ordering::Relaxed);
+}
+
 /// Takes back what was written of a failure that was none, and forgets the capture.
 pub(crate) fn withdraw(configuration: &Configuration) {
     // SAFETY: see `Room`.
@@ -131,6 +141,7 @@ pub(crate) fn withdraw(configuration: &Configuration) {
 pub(crate) fn reset() {
     NEXT.store(0, Ordering::Relaxed);
     OWN_STACK_END.store(0, Ordering::Relaxed);
+    note_end(false);
     foreign::forget_python_dump();
     abort::forget();
     python_state::forget();
@@ -277,7 +288,7 @@ fn execute(stage: Stage, configuration: &Configuration, depth: Depth) -> bool {
             foreign::prepare_python_dump(facts.is_final)
                 .is_some_and(|descriptor| park::dump_python_stacks(descriptor, may_cut))
         }
-        Stage::Enriched => write(facts, configuration, Strength::Enriched),
+        Stage::Enriched => write(facts, configuration, last_strength(configuration)),
         Stage::Notice => crash_record::tell(facts, configuration),
     }
 }
@@ -301,11 +312,20 @@ fn write(facts: &Facts, configuration: &Configuration, strength: Strength) -> bo
             .is_some_and(|status| status.load(Ordering::Relaxed) == OK),
         // The minimal file comes before all that may fail.
         stages: match strength {
-            Strength::Enriched => stage_reports(&mut stages),
+            _ if strength.is_more() => stage_reports(&mut stages),
             _ => &[],
         },
     };
     crash_record::write(&findings, configuration, strength)
+}
+
+/// How much the whole record claims: a provisional one that it carries is dropped where nothing can bring it back.
+fn last_strength(configuration: &Configuration) -> Strength {
+    if SURELY_ENDS.load(Ordering::Relaxed) && configuration.carries_latest() {
+        Strength::Last
+    } else {
+        Strength::Enriched
+    }
 }
 
 fn dump_own_stack(is_dying: bool) -> bool {

@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import re
 import subprocess
 import sys
 import time
@@ -16,6 +17,7 @@ import firstfault
 from boxes import SIZE, read_box
 from conftest import PROGRAMS, Run, clean_environment
 from crashes import missing
+from process_groups import run_ranks
 
 PROGRAM = """
 import ctypes, os, signal, sys, threading
@@ -98,6 +100,45 @@ def test_a_snapshot_of_the_end_takes_its_place(run: Run, number: int) -> None:
     assert boxes(ended.directory) == []
     (name,) = ended.files
     assert told(ended.record(name)) == NOTES
+
+
+def is_killed_in_its_group(jobs: str, backend: str | None) -> None:
+    """Die without a word once all ranks have met."""
+    import torch.distributed as dist
+
+    job, rank = Path(jobs), int(os.environ["RANK"])
+    os.environ["TORCHELASTIC_ERROR_FILE"] = str(job / f"{rank}" / "error.json")
+
+    @firstfault.record
+    def main() -> None:
+        where = {"init_method": f"file://{job}/store", "rank": rank, "world_size": 2}
+        dist.init_process_group(backend, **where)
+        firstfault.breadcrumb("after")
+        (job / f"{rank}" / "is_there").touch()
+        while len(list(job.glob("*/is_there"))) < 2:
+            time.sleep(0.01)
+        os.kill(os.getpid(), SIGKILL)
+
+    main()
+
+
+# What torch makes of the backend asked for; None is one for each device that is there.
+GROUPS = {"gloo": r"gloo", "cpu:gloo": r"cpu:gloo", None: r"cpu:gloo(,.*)?"}
+
+
+@pytest.mark.parametrize("backend", GROUPS)
+def test_a_process_group_is_a_breadcrumb(tmp_path: Path, backend: str | None) -> None:
+    for rank in "01":
+        (tmp_path / rank).mkdir()
+    ranks = run_ranks(is_killed_in_its_group, 2, str(tmp_path), backend, group=False)
+    assert [rank.status for rank in ranks] == [-SIGKILL, -SIGKILL], ranks
+    for rank in "01":
+        (path,) = boxes(tmp_path / rank)
+        names = [note for note in read_box(path).notes if note[0] != "enter"]
+        (name, value), after = names
+        assert name == "process_group"
+        assert re.fullmatch(GROUPS[backend] + "/2", value or "")
+        assert after == ("after", None)
 
 
 TERM = f"os.kill(os.getpid(), {SIGTERM:d})"

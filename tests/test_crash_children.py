@@ -63,7 +63,10 @@ def test_a_child_that_recovers_and_one_that_does_not(directory: Path) -> None:
 
 def test_a_forked_child_that_has_recorded_an_exception_by_hand(directory: Path) -> None:
     """One record for one end, and what the parent has recorded stays the parent's."""
-    steps = ["record_error:the parent's", "fork:both:record_error,the child's:read_null"]
+    steps = [
+        "record_error:the parent's",
+        "fork:both:record_error,the child's:read_null",
+    ]
     ours = crash(directory, *steps)
     child, status = child_of(ours)
     assert (status, ours.status) == (-SIGSEGV, 0)

@@ -102,6 +102,40 @@ def test_a_snapshot_of_the_end_takes_its_place(run: Run, number: int) -> None:
     assert told(ended.record(name)) == NOTES
 
 
+SHOW = """
+import glob, subprocess
+(path,) = glob.glob(os.path.dirname(os.environ["TORCHELASTIC_ERROR_FILE"]) + "/*.box")
+subprocess.run([sys.executable, "-m", "firstfault", "show", path])
+"""
+
+
+def test_show_tells_of_a_process_while_it_lives_and_when_it_is_gone(run: Run) -> None:
+    ended = run(PROGRAM, SHOW + KILL, env=RANK)
+    assert ended.status == -SIGKILL
+    (path,) = boxes(ended.directory)
+    command = [sys.executable, "-m", "firstfault", "show", str(path)]
+    gone = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    alive = ended.stdout
+    assert alive.splitlines()[0] == "The process is alive"
+    vanished = "The process vanished while main ran: no error file, no exit"
+    assert gone.splitlines()[0] == vanished
+    assert alive.splitlines()[1:] == gone.splitlines()[1:]
+    assert "who   rank 2, host " in gone
+    assert re.search(r"when .*, step 12, run job-7", gone)
+    notes = [line.split(maxsplit=1)[1] for line in gone.splitlines()[-3:]]
+    assert notes == ["enter main", "load 7", "last words"]
+    told = json.loads(
+        subprocess.run(
+            [*command, "--json"], capture_output=True, text=True, check=True
+        ).stdout
+    )
+    assert (told["black_box"]["state"], told["black_box"]["process"]) == (
+        "running",
+        "gone",
+    )
+    assert told["firstfault"]["step"] == 12
+
+
 def is_killed_in_its_group(jobs: str, backend: str | None) -> None:
     """Die without a word once all ranks have met."""
     import torch.distributed as dist

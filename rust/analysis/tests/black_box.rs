@@ -509,7 +509,7 @@ fn a_box_fits_the_page_whatever_it_holds() {
         .lines()
         .skip_while(|line| !line.starts_with("BREADCRUMBS"));
     assert_eq!(noted.skip(1).count(), 32);
-    let path = job.write("README.box", b"# no box".to_vec());
+    let path = job.write("README.box", b"# no box");
     let error = show::read(&path).expect_err("no box");
     assert!(error.to_string().contains("not a black box"), "{error}");
 }

@@ -67,6 +67,8 @@ pub(crate) struct Findings<'a> {
     /// Where the crashed thread's text ends in the dump.
     pub(crate) own_stack_end: usize,
     pub(crate) other_crashes: &'a [(i32, i32)],
+    /// How many more crashed.
+    pub(crate) other_crashes_cut: usize,
     /// Whether the black box can be read.
     pub(crate) has_black_box: bool,
     pub(crate) stages: &'a [StageReport],
@@ -104,6 +106,7 @@ pub(crate) fn write(
         dump,
         preceded_by: configuration.preceded_by(),
         other_crashes: findings.other_crashes,
+        other_crashes_cut: findings.other_crashes_cut,
         has_black_box: findings.has_black_box,
         stages: findings.stages,
     };

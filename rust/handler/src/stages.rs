@@ -148,6 +148,9 @@ pub(crate) fn reset() {
     native::forget();
     modules::forget();
     OTHERS_USED.store(0, Ordering::Relaxed);
+    for (thread, _) in &OTHERS {
+        thread.store(0, Ordering::Relaxed);
+    }
     for (status, microseconds) in STATUS.iter().zip(&MICROSECONDS) {
         status.store(0, Ordering::Relaxed);
         microseconds.store(0, Ordering::Relaxed);
@@ -171,8 +174,9 @@ pub(crate) fn is_recorded() -> bool {
 pub(crate) fn note_other_crash(thread: i32, signal: i32) {
     let used = OTHERS_USED.fetch_add(1, Ordering::Relaxed);
     if let Some(other) = OTHERS.get(used) {
-        other.0.store(thread, Ordering::Relaxed);
         other.1.store(signal, Ordering::Relaxed);
+        // It is whole now.
+        other.0.store(thread, Ordering::Release);
     }
 }
 
@@ -306,6 +310,9 @@ fn write(facts: &Facts, configuration: &Configuration, strength: Strength) -> bo
         module: unsafe { (*ROOM.module.get()).as_ref() },
         own_stack_end: OWN_STACK_END.load(Ordering::Relaxed),
         other_crashes: other_crashes(&mut others),
+        other_crashes_cut: OTHERS_USED
+            .load(Ordering::Relaxed)
+            .saturating_sub(OTHERS.len()),
         // A box whose file was cut short faults at every touch.
         has_black_box: STATUS
             .first()
@@ -367,12 +374,14 @@ fn stage_reports(room: &mut [StageReport; STAGES.len()]) -> &[StageReport] {
 }
 
 fn other_crashes(room: &mut [(i32, i32); OTHERS.len()]) -> &[(i32, i32)] {
-    let used = OTHERS_USED.load(Ordering::Relaxed).min(OTHERS.len());
-    for (copy, other) in room.iter_mut().zip(&OTHERS) {
-        *copy = (
-            other.0.load(Ordering::Relaxed),
-            other.1.load(Ordering::Relaxed),
-        );
+    let mut used = 0_usize;
+    for (thread, signal) in &OTHERS {
+        let thread = thread.load(Ordering::Acquire);
+        // One that is being noted just now is not there yet.
+        if let Some(copy) = room.get_mut(used).filter(|_| thread != 0) {
+            *copy = (thread, signal.load(Ordering::Relaxed));
+            used = used.saturating_add(1);
+        }
     }
     room.get(..used).unwrap_or_default()
 }

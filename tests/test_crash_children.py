@@ -10,7 +10,9 @@ from typing import Any
 
 import pytest
 
-from conftest import clean_environment
+import firstfault
+from boxes import read_box
+from conftest import Run, clean_environment
 from crashes import crash, crashed_thread, faults_library, functions
 
 
@@ -111,6 +113,15 @@ child.start()
 child.join()
 print(child.pid, child.exitcode)
 """,
+    "forkserver": """
+import multiprocessing
+context = multiprocessing.get_context("forkserver")
+context.set_forkserver_preload(["firstfault"])
+child = context.Process(target=start_and_crash)
+child.start()
+child.join()
+print(child.pid, child.exitcode)
+""",
     "own_file": """
 import os, subprocess
 path = os.environ["TORCHELASTIC_ERROR_FILE"].replace("error.json", "own.json")
@@ -177,4 +188,72 @@ def test_a_started_child(directory: Path, tmp_path: Path, way: str) -> None:
     assert files == [name]
     section = json.loads((directory / name).read_bytes())["firstfault"]
     assert section["process"]["pid"] == child
-    assert section["process"]["ppid"] == parent.pid
+    if way != "forkserver":
+        assert section["process"]["ppid"] == parent.pid
+
+
+LAUNCHER = """
+import ctypes, os, sys
+from firstfault import record
+
+faults = ctypes.CDLL(sys.argv[1])
+
+@record
+def train():
+    faults.read_null()
+
+def as_rank(number, start):
+    # As a launcher does: by a process that it forks.
+    child = os.fork()
+    if child == 0:
+        path = os.path.dirname(os.environ["TORCHELASTIC_ERROR_FILE"])
+        os.environ["TORCHELASTIC_ERROR_FILE"] = f"{path}/own_{number}.json"
+        os.environ["RANK"] = str(number)
+        start()
+        os._exit(0)
+    print(child, os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+
+@record
+def main():
+    as_rank(5, train)
+    as_rank(6, faults.read_null)
+    if sys.argv[2] == "crash":
+        faults.c_abort()
+
+main()
+"""
+
+
+@pytest.mark.parametrize("end", ["crash", "well"])
+def test_a_launcher_forked_into_a_trainer(run: Run, end: str) -> None:
+    """A rank of its own, once it is recorded; until then it is its launcher's child."""
+    ended = run(LAUNCHER, str(faults_library()), end, env={"RANK": "0"})
+    (trainer, first), (child, second) = (
+        map(int, line.split()) for line in ended.stdout.splitlines()
+    )
+    assert first == second == -SIGSEGV
+    assert ended.status == (-SIGABRT if end == "crash" else 0)
+    own = ended.record("own_5.json")["firstfault"]
+    assert (own["process"]["pid"], own["rank"]["rank"]) == (trainer, 5)
+    assert own["process"]["entrypoint"] == "train"
+    launcher = own["process"]["ppid"]
+    forked = f"error.{launcher}.child_{child}.json"
+    expected = {forked, "own_5.json"} | ({"error.json"} if end == "crash" else set())
+    assert set(ended.files) == expected
+    assert ended.record(forked)["firstfault"]["process"]["pid"] == child
+    boxes = {path.name: read_box(path) for path in ended.directory.glob("*.box")}
+    own_box = boxes.pop(f"own_5.{trainer}.box")
+    assert (own_box.state, own_box.rank, own_box.crash_signal) == ("crashed", 5, 11)
+    assert own_box.notes == [("enter", "train")]
+    if end == "crash":
+        section = ended.record()["firstfault"]
+        assert (section["process"]["pid"], section["rank"]["rank"]) == (launcher, 0)
+        assert section["signal"]["name"] == "SIGABRT"
+        box = boxes.pop(f"error.{launcher}.box")
+        assert (box.state, box.crash_signal) == ("crashed", SIGABRT)
+        assert box.notes == [("enter", "main")]
+    assert not boxes
+    report = firstfault.report(ended.directory)
+    assert report.root_cause is not None
+    assert report.root_cause.category == "segfault"
+    assert report.root_cause.rank == 5

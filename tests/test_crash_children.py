@@ -5,7 +5,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
-from signal import SIGABRT, SIGSEGV
+from signal import SIGABRT, SIGKILL, SIGSEGV
 from typing import Any
 
 import pytest
@@ -13,7 +13,7 @@ import pytest
 import firstfault
 from boxes import read_box
 from conftest import Run, clean_environment
-from crashes import crash, crashed_thread, faults_library, functions
+from crashes import comparable, crash, crashed_thread, faults_library, functions
 
 
 def child_of(ours: Any) -> tuple[int, int]:
@@ -53,6 +53,60 @@ def test_parent_and_child_both_crash(directory: Path) -> None:
     assert record["firstfault"]["process"]["pid"] == ours.pid
     assert "os_abort" in functions(crashed_thread(record))
     assert "fork" in functions(crashed_thread(ours.record(ours.files[0])))
+
+
+WAYS = ["fork", "raw_clone", "vfork"]
+
+
+@pytest.mark.parametrize("under", ["activate", "firstfault"])
+@pytest.mark.parametrize("fault", ["read_null", "c_abort"])
+@pytest.mark.parametrize("way", WAYS)
+def test_a_crash_after_that_of_a_child(
+    directory: Path, tmp_path: Path, way: str, fault: str, under: str
+) -> None:
+    """What the child's handler left, in shared memory too, is none of its parent's."""
+    (tmp_path / "theirs").mkdir()
+    bare = "nothing" if under == "activate" else "torch_handler"
+    steps = [f"{way}:{fault}", "threads:3", fault]
+    ours = crash(directory, *steps, under=under)
+    assert ours.status == (-SIGSEGV if fault == "read_null" else -SIGABRT)
+    # Once for the child and once for its parent.
+    dumps = 2 if under == "firstfault" else 0
+    assert ours.stderr.count("Fatal Python error") == dumps
+    # faulthandler itself is at a loss where a child has used it up in shared memory.
+    if way != "vfork" or under == "activate":
+        theirs = crash(tmp_path / "theirs", *steps, under=bare)
+        assert ours.status == theirs.status
+        said, wanted = (
+            comparable(re.sub(r"child \d+", "child", each.stderr))[:3]
+            for each in (ours, theirs)
+        )
+        assert said == wanted
+    child, last = ours.files
+    assert last == "error.json"
+    assert child.startswith(f"error.{ours.pid}.child_")
+    childs = ours.record(child)["firstfault"]
+    assert childs["signal"]["number"] == -ours.status
+    assert childs["process"]["ppid"] == ours.pid
+    record = ours.record()
+    section = record["firstfault"]
+    assert section["process"]["pid"] == ours.pid
+    assert section["signal"]["number"] == -ours.status
+    assert section["threads_total"] == 4
+    assert {stage["status"] for stage in section["stages"]} == {"ok"}
+    assert "main" in functions(crashed_thread(record))
+    box = read_box(directory / f"error.{ours.pid}.box")
+    assert (box.state, box.crash_signal) == ("crashed", -ours.status)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_childs_crash_is_not_in_its_parents_box(directory: Path, way: str) -> None:
+    steps = [f"{way}:read_null", f"kill:{SIGKILL:d}"]
+    ours = crash(directory, *steps, under="activate")
+    assert ours.status == -SIGKILL
+    box = read_box(directory / f"error.{ours.pid}.box")
+    assert (box.state, box.crash_signal) == ("running", 0)
+    assert [name for name in ours.files if "child_" not in name] == []
 
 
 def test_a_child_that_recovers_and_one_that_does_not(directory: Path) -> None:

@@ -122,6 +122,13 @@ def churning(started: threading.Semaphore) -> None:
         thread.join()
 
 
+def raw_clone() -> int:
+    """Do what fork(2) does, and tell neither the interpreter nor the C library."""
+    number = 56 if os.uname().machine == "x86_64" else 220
+    child: int = ctypes.CDLL(None).syscall(number, signal.SIGCHLD, 0, 0, 0, 0)
+    return child
+
+
 class Steps:
     """The steps that the library has no function for."""
 
@@ -499,6 +506,23 @@ class Steps:
             os._exit(0)
         status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
         print(f"child {child} ended with {status}", file=sys.stderr)
+
+    @staticmethod
+    def raw_clone(*step: str) -> None:
+        """The same in a child of a raw clone(2)."""
+        child = raw_clone()
+        if child == 0:
+            do(":".join(step))
+            os._exit(0)
+        status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        print(f"child {child} ended with {status}", file=sys.stderr)
+
+    @staticmethod
+    def vfork(fault: str) -> None:
+        """The same in a child that shares the memory of this process."""
+        status = released.in_vfork_child(library_function(fault))
+        status = os.waitstatus_to_exitcode(status)
+        print(f"child ended with {status}", file=sys.stderr)
 
     @staticmethod
     def raise_error(text: str) -> None:

@@ -180,6 +180,7 @@ fn receive(delivery: &Delivery<'_>, configuration: &'static Configuration) {
             }
             Claim::Inherited(owner) => {
                 stages::reset();
+                install::forget_deliveries();
                 owner::forget(owner);
             }
             Claim::Another => {

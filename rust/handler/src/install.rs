@@ -195,6 +195,13 @@ impl Captured {
 /// By signal number; only crash signals and requests to end are ever used.
 static CAPTURED: [Captured; 32] = [const { Captured::new() }; 32];
 
+/// Forgets what deliveries in another process have used up, of which this one has a copy or shares the memory.
+pub(crate) fn forget_deliveries() {
+    for captured in &CAPTURED {
+        captured.used.store(0, Ordering::Relaxed);
+    }
+}
+
 /// Returns the record of a signal that the handler takes, `None` for any other signal.
 pub(crate) fn captured_signal(signal: i32) -> Option<&'static Captured> {
     signals::by_number(signal).filter(|signal| signal.crash || signal.request)?;

@@ -258,10 +258,7 @@ fn execute(stage: Stage, configuration: &Configuration, depth: Depth) -> bool {
         return false;
     };
     match stage {
-        Stage::BlackBox => {
-            black_box::note(facts);
-            true
-        }
+        Stage::BlackBox => black_box::note(facts),
         Stage::Minimal => write(facts, configuration, Strength::Crash),
         Stage::CppException => {
             abort::find_exception(facts);

@@ -141,6 +141,31 @@ class Steps:
             started.acquire()
 
     @staticmethod
+    def named_threads(*names: str) -> None:
+        """Start threads that wait, under these names of the kernel's."""
+        started, never = threading.Semaphore(0), threading.Event()
+        prctl = ctypes.CDLL(None).prctl
+
+        def named(name: str) -> None:
+            prctl(15, name.encode(), 0, 0, 0)  # PR_SET_NAME
+            waiting(started, never)
+
+        for name in names:
+            threading.Thread(target=named, args=[name], daemon=True).start()
+            started.acquire()
+
+    @staticmethod
+    def while_another_holds_the_gil(fault: str) -> None:
+        """Crash in a native thread while a thread of Python's keeps the GIL."""
+
+        def holding() -> None:
+            released.await_call()
+            held.hold_for_ever()
+
+        threading.Thread(target=holding, daemon=True).start()
+        released.call_while_held(library_function(fault))
+
+    @staticmethod
     def deep_threads(count: str, depth: str) -> None:
         """Start threads that wait behind so many calls of a long name."""
         started, never = threading.Semaphore(0), threading.Event()

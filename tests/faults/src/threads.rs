@@ -8,7 +8,7 @@ use super::Function;
 
 /// Runs a function in a new thread named `native`, and waits for its end.
 #[unsafe(no_mangle)]
-extern "C" fn in_native_thread(function: Function) {
+pub(super) extern "C" fn in_native_thread(function: Function) {
     let thread = std::thread::Builder::new()
         .name("native".into())
         .spawn(move || function());

@@ -108,6 +108,23 @@ extern "C" fn uninterruptible() {
     await_state(thread, b'D');
 }
 
+/// Lets another thread of this process use up its own stack, wherever it is: by a signal that is handled on it.
+#[unsafe(no_mangle)]
+extern "C" fn overflow_in(thread: c_int) {
+    extern "C" fn on_signal(_signal: c_int) {
+        crate::faults::overflow();
+    }
+    unsafe {
+        let mut action: libc::sigaction = std::mem::zeroed();
+        action.sa_sigaction = on_signal as *const () as usize;
+        libc::sigaction(libc::SIGUSR2, &raw const action, null_mut());
+        libc::syscall(libc::SYS_tgkill, libc::getpid(), thread, libc::SIGUSR2);
+        loop {
+            libc::pause();
+        }
+    }
+}
+
 /// Calls a function in a child that shares this process's memory, and returns how the child ended, as wait(2) has it.
 ///
 /// Source: vfork(2); posix_spawn(3) starts its children so. This one has a stack of its own, and never becomes another

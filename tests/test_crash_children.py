@@ -130,8 +130,19 @@ def test_a_forked_child_that_has_recorded_an_exception_by_hand(directory: Path) 
     assert ours.files == [name, "error.json"]
     section = ours.record(name)["firstfault"]
     assert section["signal"]["number"] == SIGSEGV
-    assert "ValueError: the child's" in [e["message"] for e in section["preceded_by"]]
+    # What the parent had survived is none of the child's.
+    assert [e["message"] for e in section["preceded_by"]] == ["ValueError: the child's"]
     assert ours.record()["message"]["message"] == "ValueError: the parent's"
+
+
+def test_what_a_parent_survived_is_not_in_its_childs_record(directory: Path) -> None:
+    steps = ["record_error:the parent's", "fork:read_null", "read_null"]
+    child, own = (crash(directory, *steps)).files
+    sections = [
+        json.loads((directory / name).read_bytes())["firstfault"]
+        for name in (child, own)
+    ]
+    assert ["preceded_by" in section for section in sections] == [False, True]
 
 
 def test_a_forked_child_that_crashes_behind_its_exception(directory: Path) -> None:

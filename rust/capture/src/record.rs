@@ -2,6 +2,7 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use firstfault_format::{env, files};
@@ -335,6 +336,8 @@ pub(crate) fn this_process() -> Process {
 
 /// The provisional records so far, as a crash record will carry them: when each was made first, and what is said of it.
 static PRECEDING: Mutex<Vec<(Option<i64>, String)>> = Mutex::new(Vec::new());
+/// Whose they are: a forked child begins anew.
+static PRECEDING_PROCESS: AtomicU32 = AtomicU32::new(0);
 /// How many are kept: what the handler was told is never freed.
 const PRECEDING_MAX: usize = 8;
 
@@ -366,6 +369,10 @@ pub fn precede(entry: String) {
 /// Returns whether there was room for it.
 fn keep(time_ns: Option<i64>, entry: String) -> bool {
     let mut preceding = PRECEDING.lock().unwrap_or_else(PoisonError::into_inner);
+    let process = std::process::id();
+    if PRECEDING_PROCESS.swap(process, Ordering::Relaxed) != process {
+        preceding.clear();
+    }
     let known = preceding
         .iter()
         .position(|(time, _)| time_ns.is_some() && *time == time_ns);

@@ -3,7 +3,7 @@
 //! Runs in normal context, under its caller's lock; the handler reads what is published here by atomic loads.
 
 use core::cell::UnsafeCell;
-use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicUsize, Ordering};
 
 use firstfault_format::signals;
 
@@ -30,8 +30,12 @@ pub struct Configuration {
 }
 
 impl Configuration {
-    /// Returns the provisional records so far, as elements of a JSON array.
+    /// Returns the provisional records of this process so far, as elements of a JSON array.
     pub fn preceded_by(&self) -> &'static [u8] {
+        // A forked child has survived nothing yet.
+        if PRECEDED_PROCESS.load(Ordering::Relaxed) != sys::process_id() {
+            return &[];
+        }
         // SAFETY: only `set_preceded_by` stores here, values that live for ever.
         unsafe { PRECEDED_BY.load(Ordering::Acquire).as_ref() }
             .copied()
@@ -46,6 +50,7 @@ impl Configuration {
 
 static CONFIGURATION: AtomicPtr<Configuration> = AtomicPtr::new(core::ptr::null_mut());
 static PRECEDED_BY: AtomicPtr<&'static [u8]> = AtomicPtr::new(core::ptr::null_mut());
+static PRECEDED_PROCESS: AtomicI32 = AtomicI32::new(0);
 static CARRIES_LATEST: AtomicBool = AtomicBool::new(true);
 
 /// Publishes a configuration; the handler uses it from now on.
@@ -61,6 +66,7 @@ pub fn configuration() -> Option<&'static Configuration> {
 
 /// Sets the provisional records that a crash record will carry, as elements of a JSON array.
 pub fn set_preceded_by(json: &'static &'static [u8]) {
+    PRECEDED_PROCESS.store(sys::process_id(), Ordering::Relaxed);
     PRECEDED_BY.store((&raw const *json).cast_mut(), Ordering::Release);
 }
 

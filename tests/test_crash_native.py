@@ -110,7 +110,7 @@ def test_a_cpp_exception_in_a_native_thread(directory: Path) -> None:
 
 @pytest.mark.timeout(120)
 def test_torchrun_shows_both_stacks(tmp_path: Path) -> None:
-    """In its own summary: the native thread's stack and main's Python stack."""
+    """In its own summary, of an exception whose library came after activation."""
     library = faults_library()
     steps = ["torch_import", "native_through:throw_cpp"]
     done = subprocess.run(
@@ -129,6 +129,8 @@ def test_torchrun_shows_both_stacks(tmp_path: Path) -> None:
     assert done.returncode == 1
     _, _, summary = done.stderr.partition("Root Cause (first observed failure):")
     assert "exitcode  : -6" in summary
+    said = "aborted with a C++ exception in flight, St13runtime_error"
+    assert f"{said}: collective timed out, thread 'native'" in summary
     assert summary.count(f"  {library.name}+0x") >= 4
     for function in ("throw_cpp", *CHAIN):
         assert re.search(rf"  {library.name}\+0x[0-9a-f]+ \({function}\)\n", summary)

@@ -5,6 +5,7 @@ The jobs are the demo's own, so this is its test too.
 
 import json
 import os
+import re
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -155,7 +156,7 @@ def test_both_reports_name_the_culprit(fault: str, tmp_path: Path) -> None:
 
 
 def test_a_cpp_exception_in_a_native_thread(tmp_path: Path) -> None:
-    """The text, and where main was, are in torchrun's own summary."""
+    """Torchrun's own summary has all three: its text, its native stack, and main's."""
     meeting = tmp_path / "fifo"
     os.mkfifo(meeting)
     command = [
@@ -176,7 +177,16 @@ def test_a_cpp_exception_in_a_native_thread(tmp_path: Path) -> None:
     assert "exitcode  : -6 " in summary
     assert "uncaught C++ exception c10::DistBackendError: rank 3 lost" in summary
     assert "thread 'pt_nccl_watchdg'" in summary
-    assert "in train_step" in summary
+    said, _, stacks = summary.partition("Crashed thread 'pt_nccl_watchdg'")
+    assert "\n  rank 3 lost its peer\n  frame #0: somewhere\n" in said
+    own, _, mains = stacks.partition("\n  Thread '")
+    native = own.partition("Its native frames (most recent call first):\n")[2]
+    frames = [line.split("+0x")[0].strip() for line in native.splitlines() if line]
+    # From abort(3) by way of the throw to where the thread began.
+    assert frames[0].startswith("libc.so")
+    assert any(frame.startswith("libstdc++.so") for frame in frames)
+    assert frames.count(faults_library().name) >= 3
+    assert re.search(r'watchdog\.py", line \d+ in train_step\n.* in main\n', mains)
     (attempt,) = (tmp_path / "job").glob("*/attempt_0")
     # The victim left a snapshot that says who ended it, and no failure.
     (snapshot,) = (attempt / "0").glob("error.*.json")

@@ -79,6 +79,34 @@ pub fn write_all(descriptor: i32, bytes: &[u8]) -> Result<(), Errno> {
     Ok(())
 }
 
+/// Writes two pieces one behind the other, by one call as long as the kernel takes all of it.
+pub fn write_both(descriptor: i32, first: &[u8], second: &[u8]) -> Result<(), Errno> {
+    let piece = |bytes: &[u8]| libc::iovec {
+        iov_base: bytes.as_ptr().cast_mut().cast(),
+        iov_len: bytes.len(),
+    };
+    let pieces = [piece(first), piece(second)];
+    let arguments = [
+        descriptor as usize,
+        pieces.as_ptr().expose_provenance(),
+        pieces.len(),
+        0,
+        0,
+    ];
+    // SAFETY: the pieces are two live slices, which the kernel only reads.
+    let count = unsafe { call(libc::SYS_writev, arguments, true) }?;
+    write_all(descriptor, first.get(count..).unwrap_or_default())?;
+    let count = count.saturating_sub(first.len());
+    write_all(descriptor, second.get(count..).unwrap_or_default())
+}
+
+/// Cuts a file to this length, bytes.
+pub fn cut(descriptor: i32, length: u64) -> Result<(), Errno> {
+    let arguments = [descriptor as usize, length as usize, 0, 0, 0];
+    // SAFETY: takes numbers alone.
+    unsafe { call(libc::SYS_ftruncate, arguments, false) }.map(drop)
+}
+
 /// Reads once; returns the number of bytes, 0 at the end.
 pub fn read(descriptor: i32, buffer: &mut [u8]) -> Result<usize, Errno> {
     let arguments = [

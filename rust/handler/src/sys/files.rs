@@ -100,6 +100,20 @@ pub fn write_both(descriptor: i32, first: &[u8], second: &[u8]) -> Result<(), Er
     write_all(descriptor, second.get(count..).unwrap_or_default())
 }
 
+/// Writes one byte, which is no call on files that a plan counts.
+#[cfg(feature = "inject")]
+pub(crate) fn write_a_byte(descriptor: i32) {
+    let arguments = [
+        descriptor as usize,
+        b".".as_ptr().expose_provenance(),
+        1,
+        0,
+        0,
+    ];
+    // SAFETY: pointer and length are of one live slice.
+    let _ = unsafe { raw::call(libc::SYS_write, arguments) };
+}
+
 /// Cuts a file to this length, bytes.
 pub fn cut(descriptor: i32, length: u64) -> Result<(), Errno> {
     let arguments = [descriptor as usize, length as usize, 0, 0, 0];

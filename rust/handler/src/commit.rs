@@ -105,7 +105,7 @@ pub fn commit(
                 _ => Err(errno),
             }
         }
-        // All descriptors are in use: the one that is kept for Python stacks makes room.
+        // All descriptors are in use: one that is kept makes room.
         Err(libc::EMFILE | libc::ENFILE) if foreign::give_up_descriptor() => {
             with_temporary(place, process, strength, content, paths, Kind::Named)
         }

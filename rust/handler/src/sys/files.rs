@@ -296,13 +296,24 @@ pub fn duplicate_to(descriptor: i32, number: i32) -> Result<(), Errno> {
     .map(drop)
 }
 
+/// Returns another number for the same file, the lowest free one from `lowest` on.
+pub fn duplicate_above(descriptor: i32, lowest: i32) -> Result<i32, Errno> {
+    let arguments = [
+        descriptor as usize,
+        libc::F_DUPFD_CLOEXEC as usize,
+        lowest as usize,
+        0,
+        0,
+    ];
+    // SAFETY: takes numbers alone.
+    unsafe { raw::call(libc::SYS_fcntl, arguments) }.map(|number| number as i32)
+}
+
 /// Moves a descriptor to the lowest free number from `lowest` on, out of the way of loops that close small ones.
 pub fn move_above(descriptor: i32, lowest: i32) -> i32 {
-    // SAFETY: takes numbers alone.
-    let moved = unsafe { libc::fcntl(descriptor, libc::F_DUPFD_CLOEXEC, lowest) };
-    if moved < 0 {
+    let Ok(moved) = duplicate_above(descriptor, lowest) else {
         return descriptor;
-    }
+    };
     close(descriptor);
     moved
 }

@@ -239,6 +239,28 @@ def test_the_state_says_how_far_it_came(run: Run, way: str) -> None:
     assert (box.state, box.notes[-len(notes) :]) == (state, notes)
 
 
+# Takes the right to remove names from the directory, also from root.
+LOCK = """
+import os
+from pathlib import Path
+
+def lock():
+    Path(os.environ["TORCHELASTIC_ERROR_FILE"]).parent.chmod(0o555)
+    if os.getuid() == 0:
+        os.setuid(65534)
+"""
+
+
+def test_a_box_that_cannot_be_removed_says_that_all_went_well(run: Run) -> None:
+    ended = run(LOCK + PROGRAM + "lock()\n", "pass", env=RANK)
+    assert (ended.status, ended.stderr, ended.files) == (0, "", [])
+    (path,) = boxes(ended.directory)
+    assert (read_box(path).state, read_box(path).step) == ("finished", 12)
+    found = report(ended.directory)
+    assert found["root_cause"] is None
+    assert found["ranks"]["succeeded"] == "2"
+
+
 def test_a_forked_child_has_no_box_and_leaves_its_parents_alone(run: Run) -> None:
     way = (
         "[(os.fork() or (firstfault.breadcrumb('child'), firstfault.step(99),"

@@ -307,6 +307,23 @@ def test_show_quotes_the_program(directory: Path) -> None:
     assert re.search(r"^    stack_middle \(libfirstfault_faults\.so", text, re.M)
 
 
+def test_show_gives_lines_and_names_as_in_the_source(directory: Path) -> None:
+    """From debug information where the library has it, and from C++'s encoded names."""
+    crash(directory, "native_through:throw_runtime_error", before=["load_cpp"])
+    text = show(directory / "error.json")
+    for name in CHAIN:
+        quoted = rf"^    {name} \(libfirstfault_faults\.so, stacks\.rs:\d+\)$"
+        assert re.search(quoted, text, re.M), text
+    assert re.search(r"^    std::terminate\(\) \(libstdc\+\+\.so", text, re.M)
+    assert "firstfault_faults::cpp::throw (libfirstfault_faults.so, cpp.rs:" in text
+    assert "_ZSt9terminatev" not in text
+    source = (ROOT / "tests/faults/src/stacks.rs").read_text().splitlines()
+    frames = crashed_thread(symbolized(directory / "error.json"))["native"]
+    inner = next(frame for frame in frames if frame.get("symbol") == "stack_inner")
+    assert Path(inner["file"]).name == "stacks.rs"
+    assert source[inner["line"] - 1] == "    fault();"
+
+
 def test_show_of_a_python_failure(run: Any) -> None:
     ended = run(
         "import firstfault\n@firstfault.record\ndef main():\n"

@@ -9,6 +9,7 @@ from signal import SIGABRT, SIGFPE, SIGILL, SIGSEGV, Signals
 import pytest
 
 from crashes import crash, crashed_thread, functions, missing
+from seccomp import refuse
 
 TOGETHER = {
     "read_null": (SIGSEGV, SIGSEGV),
@@ -37,13 +38,33 @@ def test_the_dumps_descriptor_belongs_to_somebody_else_now(directory: Path) -> N
     assert (directory / "other.txt").read_text() == ""
 
 
-def test_no_descriptor_is_free(directory: Path) -> None:
-    """Nothing can be opened, so there is no file; the process ends as without us."""
-    ours = crash(directory, "use_up_descriptors", "read_null")
-    assert ours.status == -SIGSEGV
-    assert ours.files in ([], ["error.json"])
-    for name in ours.files:
-        assert ours.record(name)
+@pytest.mark.parametrize("under", ["activate", "firstfault"])
+def test_no_descriptor_is_free(directory: Path, under: str) -> None:
+    """The one that is kept for this makes room for the record, then for all else."""
+    ours = crash(directory, "threads:3", "use_up_descriptors", "read_null", under=under)
+    assert (ours.status, ours.files) == (-SIGSEGV, ["error.json"])
+    record = ours.record()
+    assert set(stages(record).values()) == {"ok"}
+    crashed, *others = record["firstfault"]["threads"]
+    assert "main" in functions(crashed)
+    assert ["waiting" in functions(thread) for thread in others] == [True] * 3
+
+
+def test_no_descriptor_is_free_in_a_child(directory: Path) -> None:
+    steps = ["threads:3", "use_up_descriptors", "fork:read_null", "exit:0"]
+    ours = crash(directory, *steps)
+    assert ours.status == 0
+    (name,) = ours.files
+    assert "main" in functions(crashed_thread(ours.record(name)))
+
+
+def test_no_timer_can_be_made(directory: Path) -> None:
+    """Nothing could end a stage that hangs; none does."""
+    refused = refuse("timer_create")
+    ours = crash(directory, "threads:3", "read_null", under="activate", limits=refused)
+    assert (ours.status, ours.stderr, ours.files) == (-SIGSEGV, "", ["error.json"])
+    assert set(stages(ours.record()).values()) == {"ok"}
+    assert ours.record()["firstfault"]["threads_total"] == 4
 
 
 @pytest.mark.parametrize(

@@ -258,12 +258,9 @@ fn a_process_is_one_id_and_one_start() {
 fn a_rank_whose_main_had_returned_did_not_fail() {
     let job = Job::new("exiting");
     proc(&job, &[]);
-    for rank in 0..4 {
-        place(
-            &job,
-            rank,
-            &Image::of(rank).set(header::STATE, state::EXITING),
-        );
+    // A box that could not be removed says that the process has finished.
+    for (rank, state) in (0..).zip([state::EXITING, state::FINISHED].repeat(2)) {
+        place(&job, rank, &Image::of(rank).set(header::STATE, state));
     }
     let report = judged(&job);
     assert!(report.root_cause.is_none());

@@ -1,6 +1,6 @@
 """The tools around a training loop, each the real one, on two ranks."""
 
-import importlib.util
+import importlib
 import os
 import shutil
 import sqlite3
@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from conftest import needs
 from firstfault.deferred import Deferred, DeferredErrors, training_run
 from process_groups import run_ranks
 
@@ -22,13 +23,6 @@ PATIENCE = 240.0
 """Seconds for ranks that load a large library, on a busy machine."""
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
-
-
-def needs(*libraries: str) -> pytest.MarkDecorator:
-    """Skip a test where a library is not installed."""
-    lacking = [name for name in libraries if importlib.util.find_spec(name) is None]
-    reason = f"{', '.join(lacking)} not installed: `make test-all` does that"
-    return pytest.mark.skipif(bool(lacking), reason=reason)
 
 
 @pytest.fixture(scope="module")
@@ -67,7 +61,6 @@ def tracked(
     library: str, way: str, options: dict[str, Any]
 ) -> tuple[int | None, int | None]:
     """Train inside a tracker's run; return where this rank stopped, and as is said."""
-    import importlib
 
     def tracker() -> Any:
         module = importlib.import_module(f"firstfault.integrations.{library}")

@@ -3,13 +3,15 @@
 import os
 import signal
 import threading
+from contextlib import nullcontext
 from pathlib import Path
-from types import TracebackType
+from types import SimpleNamespace, TracebackType
 
 import pytest
 
-from firstfault.deferred import Deferred, _watcher, training_run
-from process_groups import run_ranks
+from firstfault.deferred import Deferred, training_run
+from firstfault.integrations import accelerate
+from process_groups import process_ids, run_ranks
 
 
 def rank() -> int:
@@ -97,13 +99,9 @@ def fail(way: str, errs: Deferred) -> None:
             threading.Thread(target=signal.pause).start()
             raise LookupError("broken")
         case "lost":
-            _watcher._do = lose_the_store
+            os.kill(process_ids()["agent"], signal.SIGKILL)
             errs.capture(OSError("disk full"), "metadata")
-
-
-def lose_the_store(store: object, operation: object) -> object:
-    """Be an operation of the store that fails."""
-    raise ConnectionError("no store")
+            errs.should_stop()
 
 
 FAILS = [1, 1]
@@ -149,7 +147,8 @@ def test_every_way_out(
     tracked: str | None,
     tmp_path: Path,
 ) -> None:
-    ranks = run_ranks(run, 2, str(tmp_path), way, culprit, habit)
+    store = "agent" if way == "lost" else "rank 0"
+    ranks = run_ranks(run, 2, str(tmp_path), way, culprit, habit, store=store)
     assert [one.status for one in ranks] == statuses, ranks[0].output
     last = ranks[0].output.rstrip().rsplit("\nTraceback", 1)[-1]
     assert said in last
@@ -165,6 +164,38 @@ def test_every_way_out(
             ["block", "post", "after"],
             ["block", "after"],
         ]
+
+
+class Recorded:
+    """A tracker of Accelerate's, which notes how it is ended."""
+
+    def __init__(self, name: str, *, fails: bool = False) -> None:
+        self.name = name
+        self.run = self
+        self.ended: list[dict[str, int]] = []
+        self.fails = fails
+
+    def finish(self, **how: int) -> None:
+        """End."""
+        self.ended.append(how)
+        if self.fails:
+            raise ConnectionError("no tracking server")
+
+
+@pytest.mark.parametrize("error", [None, LookupError, SystemExit, KeyboardInterrupt])
+def test_the_trackers_of_accelerate_end_once_as_what_happened(
+    error: type[BaseException] | None,
+) -> None:
+    bad = Recorded("comet_ml", fails=error is not None)
+    trackers = [bad, Recorded("wandb"), Recorded("tensorboard")]
+    accelerator = SimpleNamespace(trackers=trackers)
+    raised = nullcontext() if error is None else pytest.raises(error)
+    with raised, accelerate.training_run(accelerator):
+        if error is not None:
+            raise error
+    # Only W&B can be told; one that fails keeps no other from its end.
+    told: dict[str, int] = {} if error is None else {"exit_code": 1}
+    assert [tracker.ended for tracker in trackers] == [[{}], [told], [{}]]
 
 
 def alone(directory: str, culprit: bool) -> None:

@@ -18,6 +18,7 @@ import pytest
 from conftest import clean_environment
 from firstfault.deferred import Deferred
 from firstfault.deferred._agreement import Agreement
+from launchers import run_launcher
 from process_groups import process_ids, run_ranks
 
 JOBS = 100
@@ -154,12 +155,10 @@ def test_a_restart_sees_no_old_flag(tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     program.write_text(RESTARTED)
     launcher = ("-m", "torch.distributed.run", "--standalone", "--max-restarts=1")
-    done = subprocess.run(
+    done = run_launcher(
         [sys.executable, *launcher, "--nproc-per-node=2", str(program)],
-        env=clean_environment(),
+        env=clean_environment(PYTHONFAULTHANDLER="1"),
         stdout=subprocess.PIPE,
-        text=True,
-        timeout=110,
     )
     assert done.returncode == 0, done.stdout
     assert done.stdout.count("attempt 0 stopped True") >= 1

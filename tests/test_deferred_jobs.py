@@ -14,6 +14,7 @@ import pytest
 
 from conftest import PROGRAMS, clean_environment, needs, read_record
 from firstfault.deferred import DeferredErrors, training_run
+from launchers import run_launcher
 from process_groups import run_ranks
 
 
@@ -49,7 +50,7 @@ def run_job(program: str, root: Path, ranks: int, **env: str) -> Job:
     """Run a program under torchrun."""
     directory, logs = root / "run", root / "logs"
     directory.mkdir()
-    done = subprocess.run(
+    done = run_launcher(
         [
             *(sys.executable, "-m", "torch.distributed.run", "--standalone"),
             *("--nproc-per-node", str(ranks)),
@@ -59,9 +60,7 @@ def run_job(program: str, root: Path, ranks: int, **env: str) -> Job:
         env=clean_environment(OMP_NUM_THREADS="1", **env),
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
-        text=True,
-        check=False,
-        timeout=280,
+        deadline=280,
     )
     return Job(done.returncode, done.stdout, logs, directory)
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from conftest import PROGRAMS, Ended, Run, clean_environment, read_record
+from launchers import run_launcher
 
 PROGRAM = """
 import ctypes, os, signal, sys, threading
@@ -169,12 +170,10 @@ def test_a_job_stops_at_one_step_and_its_report_names_the_rank(tmp_path: Path) -
         "--log-dir",
     ]
     launcher = [sys.executable, "-m", "torch.distributed.run", *arguments]
-    job = subprocess.run(
+    job = run_launcher(
         [*launcher, str(tmp_path / "logs"), str(PROGRAMS / "deferring.py"), "full"],
         env=clean_environment(OMP_NUM_THREADS="1"),
         stderr=subprocess.PIPE,
-        text=True,
-        timeout=110,
     )
     assert job.returncode == 1
     (tmp_path / "logs" / "agent.err").write_text(job.stderr)

@@ -128,7 +128,9 @@ KILLED = -signal.SIGKILL
         ("killed", 1, "", [1, KILLED], "RuntimeError", "FAILED"),
         # Ended when the tracker has long heard of it.
         ("hard", 0, "", FAILS, "in _shutdown", "FAILED"),
-        ("hard", 1, "", FAILS, "RuntimeError", "FAILED"),
+        pytest.param(
+            *("hard", 1, "", FAILS, "RuntimeError", "FAILED"), marks=pytest.mark.slow
+        ),
         ("post", 0, "", [1, 0], "LookupError: no table of results", "FAILED"),
         ("deferred", 1, "swallows", FAILS, "DeferredErrors", "FAILED"),
         ("post", 0, "swallows", [1, 0], "LookupError", "FAILED"),

@@ -16,6 +16,7 @@ import pytest
 
 from conftest import PROGRAMS, clean_environment, read_record
 from crashes import faults_library
+from launchers import run_launcher
 
 RANKS = 4
 FAULTY = 2
@@ -55,14 +56,12 @@ FIRSTFAULT = (sys.executable, "-m", "firstfault")
 def run_demo(fault: str, directory: Path) -> Job:
     """Run one demo job, its launcher with an error file of its own."""
     launcher_file = directory.parent / "launcher.json"
-    done = subprocess.run(
+    done = run_launcher(
         [*FIRSTFAULT, "demo", fault, "--directory", str(directory)],
         env=clean_environment(TORCHELASTIC_ERROR_FILE=str(launcher_file)),
         stdout=subprocess.PIPE,
-        text=True,
-        check=True,
-        timeout=110,
     )
+    done.check_returncode()
     return Job(done.stdout, directory, launcher_file)
 
 
@@ -164,13 +163,11 @@ def test_a_cpp_exception_in_a_native_thread(tmp_path: Path) -> None:
         *("--standalone", "--log-dir", str(tmp_path / "job"), "--redirects=3"),
         *(str(PROGRAMS / "watchdog.py"), str(faults_library()), str(meeting)),
     ]
-    done = subprocess.run(
+    done = run_launcher(
         command,
         env=clean_environment(OMP_NUM_THREADS="1"),
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=110,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
     )
     summary = done.stderr.split("Root Cause (first observed failure):\n")[1]
     assert "rank      : 1 (local_rank: 1)" in summary

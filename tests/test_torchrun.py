@@ -20,6 +20,7 @@ from launchers import run_launcher
 
 RANKS = 4
 FAULTY = 2
+FAULTY_STEP = 3
 
 
 @dataclass(frozen=True)
@@ -74,6 +75,7 @@ class Expected:
     exit_code: int
     said_by_torchrun: str
     said_by_us: str
+    stack: tuple[str, ...] = ()
 
 
 EXPECTED = {
@@ -83,6 +85,7 @@ EXPECTED = {
         -11,
         "SIGSEGV (Segmentation fault): null pointer at 0x0, in libc",
         "in string_at (ctypes/__init__.py",
+        ("in string_at", "in train_step", "in main"),
     ),
     "abort": Expected(
         "abort",
@@ -90,6 +93,7 @@ EXPECTED = {
         -6,
         "SIGABRT (Aborted): raised by the process itself",
         "in abort (faults.py",
+        ("in abort", "in train_step", "in main"),
     ),
     "exception": Expected(
         "missing_file",
@@ -97,6 +101,7 @@ EXPECTED = {
         1,
         "RuntimeError: cannot read the next training shard",
         "FileNotFoundError: [Errno 2] No such file or directory",
+        ("in train_step", "in main"),
     ),
     "exit": Expected(
         "exit_without_traceback",
@@ -120,6 +125,8 @@ def test_both_reports_name_the_culprit(fault: str, tmp_path: Path) -> None:
     assert f"rank      : {FAULTY} (local_rank: {FAULTY})" in root_cause
     assert f"exitcode  : {expected.exit_code} " in root_cause
     assert expected.said_by_torchrun in root_cause
+    for function in expected.stack:
+        assert function in root_cause
 
     # Our report, in the same output.
     ours = job.stdout.split("### firstfault report")[1]
@@ -128,8 +135,10 @@ def test_both_reports_name_the_culprit(fault: str, tmp_path: Path) -> None:
     report = job.report()
     assert report["root_cause"]["rank"] == FAULTY
     assert report["root_cause"]["category"] == expected.category
+    assert report["root_cause"]["step"] == FAULTY_STEP
     assert report["ranks"]["primary"] == str(FAULTY)
     victims = report["ranks"]["collateral"], report["ranks"]["terminated"]
+    # Those in the collective with it lose their peer, or torchrun ends them before.
     assert sorted(ranks(",".join(filter(None, victims)))) == [0, 1, 3]
 
     # The files: the culprit's, the victims', and the launcher's own.

@@ -436,7 +436,12 @@ fn is_end_of_launcher(line: &str) -> bool {
 }
 
 /// Whether it is among the last that a launcher says.
+///
+/// Source: torch/distributed/elastic; torch/distributed/launch.py of torch 1.8 and 1.9, `sigkill_handler`
 fn is_last_of_launcher(line: &str) -> bool {
+    if let Some(pid) = line.strip_prefix("Killing subprocess ") {
+        return !pid.is_empty() && pid.bytes().all(|byte| byte.is_ascii_digit());
+    }
     const WORDS: &[&str] = &[
         "failed (exitcode: ",
         "closing signal ",
@@ -534,6 +539,16 @@ mod tests {
             "{TRACEBACK}E1129 22:14:50.7 5255 torch/distributed/elastic/multiprocessing/api.py:1002] failed (exitcode: 1) local_rank: 0 (pid: 5) of binary: python\n{TRACEBACK}"
         );
         assert_eq!(read(&text).unlabelled.text, TRACEBACK);
+    }
+
+    #[test]
+    fn the_launcher_of_older_torch_speaks_last() {
+        let text = format!(
+            "{TRACEBACK}Killing subprocess 5\nKilling subprocess 6\nTraceback (most recent call last):\n  File \"launch.py\", line 1, in main\nsubprocess.CalledProcessError: Command '['python']' returned non-zero exit status 1.\n"
+        );
+        assert_eq!(read(&text).unlabelled.text, TRACEBACK);
+        let own = format!("Killing subprocess of the pool\n{TRACEBACK}");
+        assert_eq!(read(&own).unlabelled.text, own);
     }
 
     #[test]

@@ -120,13 +120,15 @@ impl Job {
             console.unlabelled.append(output);
         }
         let mut lost = false;
-        for (attempt, part) in attempts(console.unlabelled, ends) {
+        for (attempt, mut part) in attempts(console.unlabelled, ends) {
             let ranks = self.attempts.get_mut(&attempt);
             let ranks = ranks.into_iter().flat_map(BTreeMap::values_mut);
             let whose = ranks.map(Box::as_mut);
             let whose: Vec<&mut RankEvidence> =
                 whose.filter(|rank| rank.ended_silently(&path)).collect();
-            let alike = whose.len() <= 1 || says_alike(&part.text, whose.len());
+            let alike = whose.len() <= 1
+                || says_alike(&part.text, whose.len())
+                || part.become_common(whose.len());
             if !alike || whose.is_empty() {
                 self.hearsay
                     .extend(Hearsay::of(&path, &part.text, &part.lines));
@@ -196,6 +198,19 @@ fn host_of_name(name: &str) -> String {
     let pod = name.split('/').next().unwrap_or(name);
     let pod = Some(pod).filter(|pod| !pod.contains(" pid="));
     pod.unwrap_or("").to_owned()
+}
+
+impl Output {
+    /// Leaves of tracebacks that ranks print at once, and that are the same, one; returns whether there are any.
+    fn become_common(&mut self, ranks: usize) -> bool {
+        let Some(common) = traceback::common(&self.text, ranks) else {
+            return false;
+        };
+        let number = |&index: &usize| self.lines.get(index).copied().unwrap_or(0);
+        self.lines = common.lines.iter().map(number).collect();
+        self.text = common.text;
+        true
+    }
 }
 
 /// Whether a text holds one exception as often as there are ranks: then it is that of each.

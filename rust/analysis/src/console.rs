@@ -36,7 +36,7 @@ pub(crate) enum Label {
     Rank(u32),
     /// `[default3]:`, as torchrun's `--tee` writes it: the rank on its host.
     Local(u32),
-    /// `3:`, as `srun --label` writes it: the number of the task.
+    /// `3:`, as `srun --label` writes it, or `[1,3]<stderr>:`, as mpirun does: the number of the task.
     Task(u32),
     /// A process of which only a name is known, as `[pod/trainer-3/main]`: its index.
     Process(u32),
@@ -332,7 +332,8 @@ fn are_tasks(text: &str) -> bool {
 /// Returns whose line it is, by the innermost label, and the line without labels.
 fn split(line: &str, tasks: bool) -> (Option<Label>, &str) {
     let (mut label, mut rest) = (None, line);
-    if let Some((number, after)) = tasks.then(|| task(rest)).flatten() {
+    let of_task = tasks.then(|| task(rest)).flatten();
+    if let Some((number, after)) = of_task.or_else(|| tagged(rest)) {
         (label, rest) = (Some(Label::Task(number)), after);
     }
     let mut inner = before_label(rest);
@@ -401,6 +402,27 @@ fn task(line: &str) -> Option<(u32, &str)> {
     let number = number.parse().ok().filter(|number| *number < MAX_RANK)?;
     // `14:03:22` is a time.
     (!rest.starts_with(|c: char| c.is_ascii_digit())).then(|| (number, without_blank(rest)))
+}
+
+/// Reads `[1,3]<stderr>:rest`, with whatever a log collector puts before it.
+///
+/// Source: mpirun(1), `--tag-output`; horovod/runner/common/util/safe_shell_exec.py, which writes `[3]<stderr>:`; SageMaker's
+/// mpirun writes `[1,mpirank:3,algo-1]<stderr>:`
+fn tagged(line: &str) -> Option<(u32, &str)> {
+    const MOST: usize = 120;
+    let head = begin(line, MOST);
+    let at = head.find("]<std")?;
+    let (name, rest) = line[at + "]<".len()..].split_once(">:")?;
+    let tag = head[..at].rsplit_once('[')?.1;
+    let rank = match tag.split(',').collect::<Vec<_>>()[..] {
+        [rank] => rank,
+        [job, rank, ..] if job.bytes().all(|byte| byte.is_ascii_digit()) => {
+            rank.strip_prefix("mpirank:").unwrap_or(rank)
+        }
+        _ => return None,
+    };
+    let number = rank.parse().ok().filter(|number| *number < MAX_RANK)?;
+    matches!(name, "stdout" | "stderr" | "stddiag").then(|| (number, without_blank(rest)))
 }
 
 /// Some put a blank after a label and some do not; tracebacks are indented by even numbers.
@@ -496,6 +518,10 @@ mod tests {
             ("[trainer3]: ", Label::Local(3)),
             ("3: ", Label::Task(3)),
             (" 3: ", Label::Task(3)),
+            ("[1,3]<stderr>:", Label::Task(3)),
+            ("[3]<stderr>:", Label::Task(3)),
+            ("[1,mpirank:3,algo-1]<stderr>:", Label::Task(3)),
+            ("2026-11-29T20:01:41.461Z: [1,3]<stdout>:", Label::Task(3)),
             ("2026-11-29T20:01:41.461Z [rank3]: ", Label::Rank(3)),
             ("1: [rank3]: ", Label::Rank(3)),
         ] {
@@ -522,6 +548,8 @@ mod tests {
             "[2026-11-29 10:00:00]: x\n",
             "7: only now and then\nplain\nplain\n",
             "[W130]: x y\n",
+            "[a,3]<stderr>:x\n",
+            "[1,3]<stdlog>:x\n",
         ] {
             let console = read(&format!("{text}{TRACEBACK}"));
             let tasks = console

@@ -188,13 +188,38 @@ impl Attempt<'_> {
             .map_or_else(|| rules().by_id("silent"), |finding| finding.rule)
     }
 
-    /// The same failure on at least half of the ranks.
-    fn uniform(&self, candidates: &[u32]) -> Option<Decision> {
+    /// Ranks by their failures; one of whose traceback a log shows the last line alone is with those that end in the same.
+    fn groups(&self, candidates: &[u32]) -> BTreeMap<Option<Fingerprint>, Vec<u32>> {
+        let finding = |rank: u32| self.outcomes[&rank].finding.as_ref();
+        let has_stack = |rank: &u32| {
+            let evidence = self.outcomes[rank].evidence;
+            let words = evidence.words.as_ref().zip(finding(*rank));
+            evidence.record.is_some()
+                || words.is_none_or(|(words, told)| !words.frames_of(&told.headline).is_empty())
+        };
+        let (whole, cut): (Vec<u32>, Vec<u32>) =
+            candidates.iter().partition(|rank| has_stack(rank));
+        let headline = |rank: u32| finding(rank).map(|told| (&told.rule.id, &told.headline));
         let mut groups: BTreeMap<Option<Fingerprint>, Vec<u32>> = BTreeMap::new();
-        for &rank in candidates {
+        for &rank in &whole {
             groups.entry(self.fingerprint(rank)).or_default().push(rank);
         }
-        let alike = groups.into_values().max_by_key(Vec::len)?;
+        for rank in cut {
+            let same = whole
+                .iter()
+                .find(|&&other| headline(other) == headline(rank));
+            let same = self.fingerprint(*same.unwrap_or(&rank));
+            groups.entry(same).or_default().push(rank);
+        }
+        for group in groups.values_mut() {
+            group.sort_unstable();
+        }
+        groups
+    }
+
+    /// The same failure on at least half of the ranks.
+    fn uniform(&self, candidates: &[u32]) -> Option<Decision> {
+        let alike = self.groups(candidates).into_values().max_by_key(Vec::len)?;
         if alike.len() < 2 || alike.len() * 2 < self.total() {
             return None;
         }

@@ -6,7 +6,7 @@ use crate::hearsay::Hearsay;
 use crate::kept::Shared;
 use crate::logs::AgentLog;
 use crate::traceback;
-use crate::words::Words;
+use crate::words::{Words, last_words};
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
@@ -213,9 +213,12 @@ impl Output {
     }
 }
 
-/// Whether a text holds one exception as often as there are ranks: then it is that of each.
+/// Whether a text holds one exception as often as there are ranks: then it is that of each. Last words count as well.
 fn says_alike(text: &str, ranks: usize) -> bool {
     let ends: Vec<(&str, &str)> = traceback::ends(text);
+    if let Some((_, said)) = last_words(text).filter(|_| ends.is_empty()) {
+        return text.lines().filter(|line| line.trim() == said).count() >= ranks;
+    }
     ends.len() >= ranks && ends.iter().all(|end| *end == ends[0])
 }
 

@@ -6,6 +6,7 @@ Prints medians and ratios; asserts nothing. Run by `make bench`.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import multiprocessing
 import os
 import resource
@@ -81,6 +82,11 @@ def each_step_and_one_failure(rank: int, port: int) -> None:
     agreement = Agreement.start()
     deferred = Deferred()
 
+    steps = itertools.count()
+
+    def step() -> None:
+        deferred.step(next(steps))
+
     def scope() -> None:
         with deferred.defer("metrics"):
             pass
@@ -90,6 +96,7 @@ def each_step_and_one_failure(rank: int, port: int) -> None:
         "Agreement.should_stop()": (agreement.should_stop, CALLS),
         "Deferred.should_stop()": (deferred.should_stop, CALLS),
         "with deferred.defer(...): pass": (scope, CALLS),
+        "Deferred.step(n) of the next step": (step, CALLS),
     }
     times: dict[str, list[float]] = {name: [] for name in calls}
     for _ in range(SAMPLES):

@@ -1,6 +1,7 @@
 //! Evidence to a job: which rank, of which attempt, on which host, each piece belongs to.
 
 mod finish;
+mod one_run;
 mod rank;
 
 pub(crate) use rank::{RankEvidence, Status};
@@ -15,9 +16,9 @@ use crate::logs::Signalled;
 use crate::numbers::{Numbers, loose_ranks};
 use crate::recorder::Dump;
 use crate::records::{choose, drop_copies};
-use crate::scan::{Boxed, Evidence, FileRole, RunPath, Slot, run_id};
+use crate::scan::{Boxed, Evidence, FileRole, RunPath, Slot};
 use crate::schema::DamagedFile;
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -82,7 +83,7 @@ pub(crate) fn assemble(mut evidence: Evidence, options: &Options) -> Job {
         shared: evidence.shared.take().unwrap_or_default(),
         ..Job::default()
     };
-    one_run(&mut evidence, &mut job);
+    one_run::one_run(&mut evidence, &mut job);
     job.notes.extend(crate::jobs::latest(&mut evidence));
     let others = crate::runs::latest(&mut evidence);
     if !others.is_empty() {
@@ -215,79 +216,12 @@ pub(crate) fn assemble(mut evidence: Evidence, options: &Options) -> Job {
     job
 }
 
-/// Keeps the run whose failure is the latest.
-fn one_run(evidence: &mut Evidence, job: &mut Job) {
-    let mut runs: BTreeMap<String, i64> = BTreeMap::new();
-    // Ten thousand records are of a few runs: their names are made once each.
-    let mut names: HashMap<RunPath, String> = HashMap::new();
-    for slots in evidence.slots.chunk_by(|a, b| a.key.run == b.key.run) {
-        let run = &slots[0].key.run;
-        names.entry(run.clone()).or_insert_with(|| run_id(run));
-    }
-    runs.extend(names.values().map(|run| (run.clone(), 0)));
-    for record in &evidence.records {
-        let run = run_of(record, &names);
-        let time = record.failure.time_ns.unwrap_or(0);
-        match runs.get_mut(run) {
-            Some(latest) => *latest = (*latest).max(time),
-            None => drop(runs.insert(run.to_owned(), time)),
-        }
-    }
-    for boxed in &evidence.boxes {
-        let run = run_of_box(boxed, &names).to_owned();
-        let latest = runs.entry(run).or_default();
-        *latest = (*latest).max(boxed.content.last_ns.unwrap_or(0));
-    }
-    runs.remove("");
-    let Some(latest) = runs
-        .iter()
-        .max_by_key(|(_, time)| **time)
-        .map(|(run, _)| run.clone())
-    else {
-        return;
-    };
-    if runs.len() > 1 {
-        let others = count(runs.len() - 1, "other run");
-        job.notes.push(format!("files of {others} lie below the same paths and were left out; this is run {latest}, the latest"));
-        let is_it = |run: &str| run.is_empty() || run == latest;
-        evidence.slots.retain(|slot| is_it(&names[&slot.key.run]));
-        evidence
-            .records
-            .retain(|record| is_it(run_of(record, &names)));
-        evidence
-            .boxes
-            .retain(|boxed| is_it(run_of_box(boxed, &names)));
-        evidence.damaged.retain(|(_, slot)| {
-            slot.as_ref()
-                .is_none_or(|slot| names.get(&slot.run).is_none_or(|run| is_it(run)))
-        });
-    }
-    job.run_id = latest;
-}
-
-fn run_of<'a>(record: &'a Record, names: &'a HashMap<RunPath, String>) -> &'a str {
-    if let Some(slot) = &record.slot {
-        return names.get(&slot.run).map_or("", String::as_str);
-    }
-    let section = record.failure.section.as_ref();
-    section
-        .and_then(|section| section.rank.run_id.as_deref())
-        .unwrap_or("")
-}
-
 /// The attempt and the rank that the path of an archived record tells: `attempt_0/rank_3.host.4242.json`.
 fn archived(path: &Path) -> Option<(u32, u32, HostKey)> {
     let name = path.file_name()?.to_str()?.strip_prefix("rank_")?;
     let rank = name.split('.').next()?.parse().ok()?;
     let attempt = crate::scan::attempt_of(path.parent()?)?;
     Some((attempt, rank, HostKey::Name(String::new())))
-}
-
-fn run_of_box<'a>(boxed: &'a Boxed, names: &'a HashMap<RunPath, String>) -> &'a str {
-    match &boxed.slot {
-        Some(slot) => names.get(&slot.run).map_or("", String::as_str),
-        None => boxed.content.rank.run_id.as_deref().unwrap_or(""),
-    }
 }
 
 pub(crate) fn attempt_of(record: &Record) -> u32 {

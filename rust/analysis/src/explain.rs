@@ -1,6 +1,7 @@
 //! Why a verdict is what it is: each reason as one sentence, with the file and line that says so.
 
 use crate::black_box::{Fate, State};
+use crate::date::utc;
 use crate::decide::{Attempt, Decision, count};
 use crate::groups::ranges;
 use crate::outcome::{End, Outcome, describe};
@@ -29,29 +30,6 @@ fn last_heard(outcome: &Outcome<'_>) -> Option<String> {
         "its black box was last written at {time}; {fate}{asked} ({})",
         boxed.path.display()
     ))
-}
-
-/// Returns a time as people write it, to a millisecond: `2026-11-29 19:46:06.759 UTC`.
-///
-/// Source: Howard Hinnant, "chrono-Compatible Low-Level Date Algorithms".
-pub(crate) fn utc(time_ns: i64) -> String {
-    let milliseconds = time_ns.div_euclid(1_000_000);
-    let day = milliseconds.div_euclid(86_400_000);
-    let rest = milliseconds.rem_euclid(86_400_000);
-    let shifted = day + 719_468;
-    let era = shifted.div_euclid(146_097);
-    let of_era = shifted.rem_euclid(146_097);
-    let year = (of_era - of_era / 1460 + of_era / 36_524 - of_era / 146_096) / 365;
-    let of_year = of_era - (365 * year + year / 4 - year / 100);
-    let month = (5 * of_year + 2) / 153;
-    let date = of_year - (153 * month + 2) / 5 + 1;
-    let month = if month < 10 { month + 3 } else { month - 9 };
-    let year = year + era * 400 + i64::from(month <= 2);
-    let (hours, minutes) = (rest / 3_600_000, rest / 60_000 % 60);
-    let (seconds, thousandths) = (rest / 1000 % 60, rest % 1000);
-    format!(
-        "{year:04}-{month:02}-{date:02} {hours:02}:{minutes:02}:{seconds:02}.{thousandths:03} UTC"
-    )
 }
 
 /// What a rank had deferred, and where it stopped for that; also before it failed in another way.
@@ -190,21 +168,4 @@ pub(crate) fn explain(
         ));
     }
     lines
-}
-
-#[cfg(test)]
-mod tests {
-    use super::utc;
-
-    #[test]
-    fn times_are_those_of_the_calendar() {
-        assert_eq!(utc(0), "1970-01-01 00:00:00.000 UTC");
-        assert_eq!(utc(951_782_399_999_000_000), "2000-02-28 23:59:59.999 UTC");
-        assert_eq!(utc(951_782_400_000_000_000), "2000-02-29 00:00:00.000 UTC");
-        assert_eq!(
-            utc(1_795_981_566_759_000_000),
-            "2026-11-29 19:46:06.759 UTC"
-        );
-        assert_eq!(utc(i64::MAX), "2262-04-11 23:47:16.854 UTC");
-    }
 }

@@ -31,6 +31,7 @@ pub mod verdict;
 mod assemble;
 mod by_rank;
 mod console;
+mod date;
 mod decide;
 mod descendants;
 mod dress;

@@ -2,6 +2,7 @@
 //!
 //! Source: torch/distributed/elastic/multiprocessing/api.py and errors/__init__.py (`ChildFailedError.format_msg`)
 
+use crate::date::local_seconds;
 use crate::rendezvous::{Round, rounds};
 use std::path::{Path, PathBuf};
 
@@ -156,7 +157,7 @@ pub fn agents(path: &Path, text: &str) -> Vec<AgentLog> {
             }
             "time" => {
                 entry = Entry {
-                    local_time: local_time(value),
+                    local_time: local_seconds(value),
                     ..Entry::default()
                 }
             }
@@ -393,32 +394,6 @@ fn status(value: &str) -> (Option<i64>, Option<u32>) {
         .and_then(|rest| rest.split_once(')'))
         .and_then(|(pid, _)| pid.parse().ok());
     (status.parse().ok(), pid)
-}
-
-/// Reads `2026-11-29_16:33:26` as seconds since 1970-01-01 00:00:00 of the same time zone.
-fn local_time(value: &str) -> Option<i64> {
-    let (date, time) = value.split_once('_')?;
-    let numbers = |text: &str, by: char| -> Option<[i64; 3]> {
-        let all: Vec<i64> = text
-            .split(by)
-            .map(|part| part.parse().ok())
-            .collect::<Option<_>>()?;
-        all.try_into().ok()
-    };
-    let [year, month, day] = numbers(date, '-')?;
-    let [hour, minute, second] = numbers(time, ':')?;
-    if !(1970..10_000).contains(&year) || !(1..=12).contains(&month) || !(1..=31).contains(&day) {
-        return None;
-    }
-    // Days of a civil date, the year taken to begin in March. Source: Hinnant, chrono-compatible date algorithms.
-    let (year, month) = if month < 3 {
-        (year - 1, month + 9)
-    } else {
-        (year, month - 3)
-    };
-    let days =
-        365 * year + year / 4 - year / 100 + year / 400 + (153 * month + 2) / 5 + day - 1 - 719_468;
-    Some(days * 86_400 + hour * 3_600 + minute * 60 + second)
 }
 
 #[cfg(test)]

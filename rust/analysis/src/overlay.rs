@@ -1,8 +1,8 @@
 //! What a host's kernel or the scheduler says, laid over what the ranks say: it turns "killed" into who did it.
 
+use crate::date::month_and_day;
 use crate::decide::{Attempt, Decision, Subject, count};
 use crate::descendants::names_worker;
-use crate::explain::utc;
 use crate::hosts::HostFact;
 use crate::outcome::{End, Outcome};
 use crate::schema::Confidence;
@@ -230,12 +230,6 @@ fn is_trainers(line: &str) -> bool {
             .iter()
             .any(|before| line.contains(&format!("{before}{name}")))
     })
-}
-
-fn month_and_day(time_ns: i64) -> (u32, u32) {
-    let text = utc(time_ns);
-    let number = |from: usize| text.get(from..from + 2).and_then(|text| text.parse().ok());
-    (number(5).unwrap_or(0), number(8).unwrap_or(0))
 }
 
 /// Whether two days are at most one apart, whatever the time zones.

@@ -13,6 +13,7 @@ use firstfault_handler::{abort, error_file, handle};
 
 use crate::black_box;
 use crate::identity::Identity;
+use crate::leftovers;
 use crate::panics;
 use crate::patience::Wanted;
 use crate::record;
@@ -99,7 +100,7 @@ fn put_in_force(
     );
     wanted.remember(&targets);
     if let Some(first) = targets.first() {
-        target::sweep(first);
+        leftovers::sweep(first);
     }
     if parent.is_none() {
         failed = failed.or(record::probe(&targets).err());

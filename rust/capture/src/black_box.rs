@@ -21,6 +21,7 @@ use firstfault_handler::json::Writer;
 
 use crate::file_system;
 use crate::identity::{self, Identity};
+use crate::leftovers;
 use crate::target::{self, Target};
 
 /// Why there is no box, or why it is not beside the error file; for `firstfault doctor`.
@@ -98,7 +99,7 @@ fn create(targets: &[Target], identity: &Identity) -> Result<(), String> {
             reasons.push(format!("{}: {reason}", directory.display()));
             continue;
         }
-        target::sweep_local(&directory);
+        leftovers::sweep_local(&directory);
         let path = directory.join(target::local_name(files::BLACK_BOX));
         let pointer = targets
             .last()

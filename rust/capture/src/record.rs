@@ -12,6 +12,7 @@ use firstfault_handler::sys::{self, Errno};
 use firstfault_handler::termination;
 
 use crate::identity::{self, Identity};
+use crate::named_error;
 use crate::patience::{self, Wanted};
 use crate::target::{self, Claim, Target};
 
@@ -57,7 +58,7 @@ impl Content for Record<'_> {
 pub(crate) fn probe(targets: &[Target]) -> io::Result<()> {
     let mut paths = PATHS.lock().unwrap_or_else(PoisonError::into_inner);
     for target in targets {
-        let named = |errno| target::named(&io::Error::from_raw_os_error(errno), &target.error);
+        let named = |errno| named_error::named(&io::Error::from_raw_os_error(errno), &target.error);
         let mut nothing = Record {
             whole: b"",
             compact: b"",
@@ -98,7 +99,7 @@ pub fn commit(
         return match tried.failed {
             None => Ok(tried.written),
             // What a target did not take must not be lost for it.
-            Some(error) if tried.has_targets => Err(target::kept_in(error, spared())),
+            Some(error) if tried.has_targets => Err(named_error::kept_in(error, spared())),
             Some(error) => Err(error),
         };
     }
@@ -122,8 +123,11 @@ pub fn commit(
         Ok(Tried {
             failed: Some(error),
             ..
-        }) => Err(target::kept_in(error, kept)),
-        Err(error) => Err(target::kept_in(target::named(&error, wanted.path()), kept)),
+        }) => Err(named_error::kept_in(error, kept)),
+        Err(error) => Err(named_error::kept_in(
+            named_error::named(&error, wanted.path()),
+            kept,
+        )),
     }
 }
 
@@ -207,7 +211,8 @@ fn commit_to(
     copy: bool,
     paths: &mut Paths,
 ) -> io::Result<PathBuf> {
-    let named = |errno: Errno| target::named(&io::Error::from_raw_os_error(errno), &target.error);
+    let named =
+        |errno: Errno| named_error::named(&io::Error::from_raw_os_error(errno), &target.error);
     let process = this_process();
     let outcome =
         commit::commit(place(target)?, &process, strength, content, paths).map_err(named)?;
@@ -250,7 +255,7 @@ pub fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
     };
     result.unwrap_or_else(|error| {
         let kept = commit_to_spare(bytes, &compact, Strength::Final);
-        Err(target::kept_in(target::named(&error, path), kept))
+        Err(named_error::kept_in(named_error::named(&error, path), kept))
     })
 }
 
@@ -259,7 +264,7 @@ fn replace_now(path: &Path, whole: &[u8], compact: &[u8], paths: &mut Paths) -> 
     let mut content = Record { whole, compact };
     commit::replace(place(&target)?, &this_process(), &mut content, paths)
         .map(drop)
-        .map_err(|errno| target::named(&io::Error::from_raw_os_error(errno), path))
+        .map_err(|errno| named_error::named(&io::Error::from_raw_os_error(errno), path))
 }
 
 /// How large a record may be that is written in place, bytes.

@@ -4,9 +4,8 @@ use std::ffi::{CStr, CString};
 use std::fs;
 use std::io;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use firstfault_format::{env, files};
 use firstfault_handler::place::{Kind, Place};
@@ -14,6 +13,7 @@ use nix::unistd::AccessFlags;
 
 use crate::file_system;
 use crate::identity::{self, Identity};
+use crate::named_error::named;
 
 /// A process that writes records for a rank, as `FIRSTFAULT_CLAIM` hands it to its children.
 ///
@@ -233,62 +233,6 @@ fn archive_path(directory: &Path, identity: &Identity, parent: Option<i32>) -> i
     Ok(path)
 }
 
-/// The same error, with the path that it is about.
-pub(crate) fn named(error: &io::Error, path: &Path) -> io::Error {
-    io::Error::new(
-        error.kind(),
-        NamedError {
-            errno: error.raw_os_error(),
-            path: path.to_owned(),
-            kept: None,
-        },
-    )
-}
-
-/// The same error, with where the record is instead.
-pub(crate) fn kept_in(error: io::Error, kept: Option<PathBuf>) -> io::Error {
-    let kind = error.kind();
-    match error.downcast::<NamedError>() {
-        Ok(named) => io::Error::new(kind, NamedError { kept, ..named }),
-        Err(error) => error,
-    }
-}
-
-/// An operating-system error and its path, so that a caller can say both.
-#[derive(Debug)]
-pub struct NamedError {
-    /// The errno, where the operating system gave one.
-    pub errno: Option<i32>,
-    /// The file or directory.
-    pub path: PathBuf,
-    /// Where the record is that could not be written there.
-    pub kept: Option<PathBuf>,
-}
-
-impl NamedError {
-    /// Returns what the operating system says of the error, without its number.
-    pub fn reason(&self) -> String {
-        match self.errno {
-            None => "failed".to_owned(),
-            // Only a file server's silence has this one.
-            Some(libc::ETIMEDOUT) => "the file system does not answer".to_owned(),
-            Some(errno) => nix::errno::Errno::from_raw(errno).desc().to_owned(),
-        }
-    }
-}
-
-impl std::fmt::Display for NamedError {
-    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(formatter, "{}: {}", self.path.display(), self.reason())?;
-        match &self.kept {
-            Some(kept) => write!(formatter, "; the record is in {}", kept.display()),
-            None => Ok(()),
-        }
-    }
-}
-
-impl std::error::Error for NamedError {}
-
 /// A name that is one harmless path component on every file system.
 fn sanitized(name: &str) -> String {
     let clean: String = name
@@ -324,9 +268,6 @@ fn leak(path: &Path) -> io::Result<&'static CStr> {
     Ok(Box::leak(path.into_boxed_c_str()))
 }
 
-/// Files that dead processes left in memory are kept for so long.
-const KEPT: Duration = Duration::from_secs(24 * 60 * 60);
-
 /// Returns the name of a file of this process in a directory that all jobs of this node share.
 pub(crate) fn local_name(suffix: &str) -> String {
     let started = identity::start_ticks().unwrap_or(0);
@@ -334,58 +275,9 @@ pub(crate) fn local_name(suffix: &str) -> String {
     format!("{}{pid}.{started}{suffix}", local_prefix())
 }
 
-fn local_prefix() -> String {
+/// What the names of this user's files there begin with.
+pub(crate) fn local_prefix() -> String {
     format!("firstfault.{}.", nix::unistd::getuid())
-}
-
-/// Removes what dead processes of this user left there more than a day ago.
-pub(crate) fn sweep_local(directory: &Path) {
-    let prefix = local_prefix();
-    for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
-        let name = entry.file_name();
-        let pid = name.to_str().and_then(|name| {
-            let ids = name.strip_prefix(&prefix)?;
-            ids.split('.').next()?.parse::<u32>().ok()
-        });
-        let Some(pid) = pid else { continue };
-        let is_old = entry.metadata().is_ok_and(|metadata| {
-            metadata.uid() == nix::unistd::getuid().as_raw()
-                && metadata
-                    .modified()
-                    .is_ok_and(|time| time.elapsed().is_ok_and(|age| age > KEPT))
-        });
-        if is_old && !Path::new("/proc").join(pid.to_string()).exists() {
-            let _ = fs::remove_file(entry.path());
-        }
-    }
-}
-
-/// Removes what a writer that was killed between two steps left beside this error file.
-pub(crate) fn sweep(target: &Target) {
-    let (Some(directory), Some(name)) = (target.error.parent(), target.error.file_name()) else {
-        return;
-    };
-    for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
-        let file = entry.file_name();
-        let writer = file
-            .as_bytes()
-            .strip_prefix(name.as_bytes())
-            .and_then(|rest| rest.strip_prefix(b"."))
-            .and_then(|rest| rest.strip_suffix(files::TEMPORARY.as_bytes()))
-            .and_then(|ids| {
-                str::from_utf8(ids)
-                    .ok()?
-                    .split('.')
-                    .next()?
-                    .parse::<u32>()
-                    .ok()
-            });
-        if let Some(pid) = writer
-            && !Path::new("/proc").join(pid.to_string()).exists()
-        {
-            let _ = fs::remove_file(entry.path());
-        }
-    }
 }
 
 #[cfg(test)]

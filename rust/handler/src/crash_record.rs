@@ -29,7 +29,7 @@ struct Room {
     dump: UnsafeCell<[u8; UNMAPPED_MAX]>,
 }
 
-// SAFETY: one thread at a time owns the handler (`handle::OWNER`), and only it writes. A nested entry on that thread
+// SAFETY: one thread at a time owns the handler (`owner::OWNER`), and only it writes. A nested entry on that thread
 // abandons the frames whose references into the room it overlaps; they are never used again.
 unsafe impl Sync for Room {}
 

@@ -1,26 +1,21 @@
-//! What the kernel calls: who owns the crash, who is called next, and how the process dies.
+//! What the kernel calls: what is captured, who is called next, and how the process dies.
 //!
 //! The order is always the same: capture, let the parked threads go, call what was installed before us, and if nothing
 //! is left, die by the same signal as without us. Only a previous handler that we do not know is different: it may
 //! recover, so it gets no more than the minimal record before it, and the record is taken back when it returns.
 
 use core::ffi::c_void;
-use core::sync::atomic::{
-    AtomicI32, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering,
-};
+use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU8, AtomicUsize, Ordering};
 
 use firstfault_format::signals;
 
 use crate::context::{self, Facts};
 use crate::delivery::{Delivery, is_fault};
 use crate::install::{self, Configuration};
+use crate::owner::{self, Claim};
 use crate::stages::{self, Depth};
 use crate::{abort, alternate_stack, black_box, helper, park, sys, termination};
 
-/// The thread that handles a crash: process ID in the upper half, thread ID in the lower; 0 is nobody.
-static OWNER: AtomicU64 = AtomicU64::new(0);
-/// Changes when an owner gives up ownership, for those who wait for it.
-static OWNER_CHANGED: AtomicU32 = AtomicU32::new(0);
 /// What the owner is doing.
 static PHASE: AtomicU8 = AtomicU8::new(CAPTURING);
 /// The first delivery of the owner: where its return would lead.
@@ -34,9 +29,6 @@ static OUTER_FRAME: AtomicUsize = AtomicUsize::new(0);
 
 const CAPTURING: u8 = 0;
 const CHAINING: u8 = 1;
-
-/// How long a thread that crashed second waits for the first one to end the process.
-const LOSER_WAITS_NS: u64 = 10_000_000_000;
 
 /// Returns our action for a crash signal.
 pub(crate) fn action() -> libc::sigaction {
@@ -140,7 +132,7 @@ pub(crate) extern "C" fn on_watchdog(
 ) {
     let errno = sys::errno();
     if let Some(configuration) = install::configuration()
-        && OWNER.load(Ordering::Acquire) == own_key()
+        && owner::is_own()
         && PHASE.load(Ordering::Relaxed) == CAPTURING
     {
         #[cfg(feature = "inject")]
@@ -153,26 +145,12 @@ pub(crate) extern "C" fn on_watchdog(
 /// Ends the running stage as a fault in it would, for a panic, whose message and unwinding a dying process can do
 /// without. Returns where the calling thread runs no stage.
 pub fn give_up_stage() {
-    if OWNER.load(Ordering::Acquire) != own_key() || PHASE.load(Ordering::Relaxed) != CAPTURING {
+    if !owner::is_own() || PHASE.load(Ordering::Relaxed) != CAPTURING {
         return;
     }
-    if let Some(signal) = signal_of_ours() {
+    if let Some(signal) = install::signal_of_ours() {
         let _ = sys::signal_thread(sys::thread_id(), signal);
     }
-}
-
-/// Returns a crash signal that comes to this handler first, `None` where others are above it everywhere.
-pub(crate) fn signal_of_ours() -> Option<i32> {
-    let mut crashes = signals::SIGNALS.iter().filter(|signal| signal.crash);
-    let is_first = |number| sys::action(number).is_ok_and(|action| is_ours(&action));
-    crashes
-        .find(|signal| is_first(signal.number))
-        .map(|signal| signal.number)
-}
-
-fn own_key() -> u64 {
-    let process = u64::from(sys::process_id().unsigned_abs());
-    (process << 32) | u64::from(sys::thread_id().unsigned_abs())
 }
 
 fn receive(delivery: &Delivery<'_>, configuration: &'static Configuration) {
@@ -188,10 +166,9 @@ fn receive(delivery: &Delivery<'_>, configuration: &'static Configuration) {
         if recovers_as_before(delivery) {
             return;
         }
-        let key = own_key();
-        match OWNER.compare_exchange(0, key, Ordering::AcqRel, Ordering::Acquire) {
-            Ok(_) => return first(delivery, configuration),
-            Err(owner) if owner == key => {
+        match owner::claim() {
+            Claim::Taken => return first(delivery, configuration),
+            Claim::Own => {
                 let now = context::stack_pointer(delivery.context);
                 if !has_jumped_out(now) {
                     if is_request {
@@ -201,12 +178,11 @@ fn receive(delivery: &Delivery<'_>, configuration: &'static Configuration) {
                 }
                 take_back(configuration);
             }
-            // A forked child inherited its parent's owner, which does not exist here.
-            Err(owner) if owner >> 32 != key >> 32 => {
+            Claim::Inherited(owner) => {
                 stages::reset();
-                let _ = OWNER.compare_exchange(owner, 0, Ordering::AcqRel, Ordering::Relaxed);
+                owner::forget(owner);
             }
-            Err(_) => {
+            Claim::Another => {
                 if !is_noted && !is_request {
                     stages::note_other_crash(sys::thread_id(), delivery.signal);
                     is_noted = true;
@@ -214,7 +190,7 @@ fn receive(delivery: &Delivery<'_>, configuration: &'static Configuration) {
                 if is_request {
                     black_box::note_request(delivery.signal);
                 }
-                if !owner_has_ended() {
+                if !owner::has_ended() {
                     // Its chain takes its time: this thread's own signal ends the process meanwhile.
                     return if is_request {
                         delivery.as_if_absent()
@@ -224,23 +200,6 @@ fn receive(delivery: &Delivery<'_>, configuration: &'static Configuration) {
                 }
             }
         }
-    }
-}
-
-/// Waits for the owner to end the process; returns whether it has ended its delivery instead.
-fn owner_has_ended() -> bool {
-    let deadline = sys::clock_ns(libc::CLOCK_MONOTONIC).saturating_add(LOSER_WAITS_NS);
-    loop {
-        let seen = OWNER_CHANGED.load(Ordering::Acquire);
-        if OWNER.load(Ordering::Acquire) == 0 {
-            return true;
-        }
-        let left = deadline.saturating_sub(sys::clock_ns(libc::CLOCK_MONOTONIC));
-        if left == 0 {
-            return false;
-        }
-        // The parking signal ends it early.
-        sys::futex_wait(&OWNER_CHANGED, seen, left);
     }
 }
 
@@ -288,14 +247,14 @@ fn take_back(configuration: &Configuration) {
         captured.used.store(0, Ordering::Relaxed);
     }
     stages::withdraw(configuration);
-    give_up_ownership();
+    owner::give_up();
 }
 
 /// Notices, in normal code, that a handler has left by siglongjmp(3): then there was no failure.
 pub fn notice_survival() {
     let here = 0_u8;
     let stack_pointer = (&raw const here).addr();
-    if OWNER.load(Ordering::Acquire) == own_key()
+    if owner::is_own()
         && has_jumped_out(Some(stack_pointer))
         && let Some(configuration) = install::configuration()
     {
@@ -390,7 +349,7 @@ fn deliver(delivery: &Delivery<'_>, configuration: &'static Configuration) {
             capture(Depth::Full, configuration);
             delivery.captured.used.fetch_add(1, Ordering::Relaxed);
             delivery.call(&previous.action);
-            if OWNER.load(Ordering::Acquire) != own_key() {
+            if !owner::is_own() {
                 // It raised the signal once more, and what ours called then let the process live.
                 return;
             }
@@ -420,13 +379,7 @@ fn end_delivery(delivery: &Delivery<'_>, configuration: &Configuration, withdraw
         }
     }
     delivery.captured.drop_used();
-    give_up_ownership();
-}
-
-fn give_up_ownership() {
-    OWNER.store(0, Ordering::Release);
-    OWNER_CHANGED.fetch_add(1, Ordering::Release);
-    sys::futex_wake(&OWNER_CHANGED);
+    owner::give_up();
 }
 
 fn capture(depth: Depth, configuration: &'static Configuration) {

@@ -335,3 +335,12 @@ fn unused_signals() -> impl Iterator<Item = i32> {
         sys::action(*signal).is_ok_and(|action| action.sa_sigaction == libc::SIG_DFL)
     })
 }
+
+/// Returns a crash signal that comes to our handler first, `None` where others are above it everywhere.
+pub(crate) fn signal_of_ours() -> Option<i32> {
+    let mut crashes = signals::SIGNALS.iter().filter(|signal| signal.crash);
+    let is_first = |number| sys::action(number).is_ok_and(|action| handle::is_ours(&action));
+    crashes
+        .find(|signal| is_first(signal.number))
+        .map(|signal| signal.number)
+}

@@ -95,7 +95,7 @@ struct Table {
 
 struct Room(UnsafeCell<Table>);
 
-// SAFETY: one thread at a time owns the handler (`handle::OWNER`), and only it reads and writes the map. A nested entry
+// SAFETY: one thread at a time owns the handler (`owner::OWNER`), and only it reads and writes the map. A nested entry
 // on that thread abandons the frames whose references into the room it overlaps; they are never used again.
 unsafe impl Sync for Room {}
 

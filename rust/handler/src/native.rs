@@ -131,7 +131,7 @@ static OTHERS: [Range; park::THREADS_MAX] = [const { Range::new() }; park::THREA
 /// What only the owner of the handler touches.
 struct Room(UnsafeCell<MemoryPage>);
 
-// SAFETY: one thread at a time owns the handler (`handle::OWNER`), and only it walks stacks. A nested entry on that
+// SAFETY: one thread at a time owns the handler (`owner::OWNER`), and only it walks stacks. A nested entry on that
 // thread abandons the frames whose references into the room it overlaps; they are never used again.
 unsafe impl Sync for Room {}
 

@@ -12,7 +12,7 @@ use core::sync::atomic::{
 use crate::native::Registers;
 use crate::python_state::Note;
 use crate::sys::{self, ThreadStatus};
-use crate::{context, foreign, handle, helper};
+use crate::{context, foreign, helper, install};
 
 /// How many threads are parked; of more, the rest is only counted.
 pub const THREADS_MAX: usize = 1024;
@@ -147,7 +147,7 @@ impl Slot {
     /// Ends the thread's dump by a signal that is taken for a fault in it; returns whether it has ended.
     fn cut(&self) -> bool {
         self.is_cut.store(true, Ordering::Release);
-        handle::signal_of_ours()
+        install::signal_of_ours()
             .is_some_and(|signal| sys::signal_thread(self.thread(), signal).is_ok())
             && self.leaves(PARKED, NEXT_ANSWER_MAX_NS)
     }

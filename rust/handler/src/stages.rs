@@ -13,8 +13,8 @@ use crate::crash_record::{self, Findings};
 use crate::error_file::StageReport;
 use crate::install::Configuration;
 use crate::modules::{self, Module};
-use crate::sys::{self, ThreadTimer};
-use crate::{abort, black_box, foreign, native, park, python_state};
+use crate::sys;
+use crate::{abort, black_box, foreign, native, park, python_state, watchdog};
 
 /// What is done, in this order. The facts themselves come before all stages: they cannot fail.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -62,12 +62,6 @@ const STAGES: [(Stage, &str, u64); 11] = [
     (Stage::Notice, "notice", 200_000_000),
 ];
 
-/// How long all stages may take together, nanoseconds: far more than their budgets and the waits for file servers.
-///
-/// A thread that waits for a page of a module's file, from a server that does not answer, hears no signal but SIGKILL,
-/// and the watchdog's neither. The minimal file is there by then, and the launcher sees the process end.
-const LAST_RESORT_NS: u64 = 20_000_000_000;
-
 /// How far a capture goes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Depth {
@@ -91,42 +85,8 @@ static NEXT: AtomicUsize = AtomicUsize::new(0);
 static STATUS: [AtomicU8; STAGES.len()] = [const { AtomicU8::new(0) }; STAGES.len()];
 static MICROSECONDS: [AtomicU32; STAGES.len()] = [const { AtomicU32::new(0) }; STAGES.len()];
 static STARTED_NS: AtomicU64 = AtomicU64::new(0);
-/// Ends a stage.
-static WATCHDOG: Timer = Timer::none();
-/// Ends the process.
-static LAST_RESORT: Timer = Timer::none();
 /// Where the crashed thread's text ends in the dump.
 static OWN_STACK_END: AtomicUsize = AtomicUsize::new(0);
-
-/// A timer of the thread that owns the handler: its ID plus one; 0 is none.
-struct Timer(AtomicI32);
-
-impl Timer {
-    const fn none() -> Self {
-        Self(AtomicI32::new(0))
-    }
-
-    fn get(&self) -> Option<ThreadTimer> {
-        match self.0.load(Ordering::Relaxed) {
-            0 => None,
-            timer => Some(ThreadTimer::from_id(timer.wrapping_sub(1))),
-        }
-    }
-
-    /// Makes it for the calling thread.
-    fn make(&self, signal: i32) -> Option<ThreadTimer> {
-        let timer = ThreadTimer::new(signal).ok()?;
-        self.0.store(timer.id().wrapping_add(1), Ordering::Relaxed);
-        Some(timer)
-    }
-
-    fn delete(&self) {
-        if let Some(timer) = self.get() {
-            timer.delete();
-            self.0.store(0, Ordering::Relaxed);
-        }
-    }
-}
 
 /// Other threads that crashed while this one was at work.
 static OTHERS: [(AtomicI32, AtomicI32); 16] =
@@ -139,7 +99,7 @@ struct Room {
     module: UnsafeCell<Option<Module>>,
 }
 
-// SAFETY: one thread at a time owns the handler (`handle::OWNER`), and only it runs stages. A nested entry on that
+// SAFETY: one thread at a time owns the handler (`owner::OWNER`), and only it runs stages. A nested entry on that
 // thread abandons the frames whose references into the room it overlaps; they are never used again.
 unsafe impl Sync for Room {}
 
@@ -208,7 +168,7 @@ pub(crate) fn note_other_crash(thread: i32, signal: i32) {
 /// Runs the stages up to this depth, from wherever the machine stands.
 pub(crate) fn run(configuration: &Configuration, depth: Depth) {
     if !matches!(depth, Depth::Snapshot | Depth::Parked) {
-        arm_timers(configuration);
+        watchdog::start(configuration);
     }
     while NEXT.load(Ordering::Relaxed) < end(depth) {
         let index = NEXT.load(Ordering::Relaxed);
@@ -216,9 +176,7 @@ pub(crate) fn run(configuration: &Configuration, depth: Depth) {
             break;
         };
         STARTED_NS.store(sys::clock_ns(libc::CLOCK_MONOTONIC), Ordering::Relaxed);
-        if let Some(watchdog) = WATCHDOG.get() {
-            watchdog.arm(*budget_ns);
-        }
+        watchdog::arm(*budget_ns);
         #[cfg(feature = "inject")]
         crate::inject::enter(STAGES.get(index).map_or("", |stage| stage.1));
         let is_apart = depth == Depth::Snapshot && *stage == Stage::OtherPythonStacks;
@@ -229,8 +187,7 @@ pub(crate) fn run(configuration: &Configuration, depth: Depth) {
         };
         finish(index, status);
     }
-    WATCHDOG.delete();
-    LAST_RESORT.delete();
+    watchdog::stop();
 }
 
 /// Gives the running stage more time: a wait with an end of its own.
@@ -238,8 +195,8 @@ pub(crate) fn extend(by_ns: u64) {
     let budget_ns = STAGES
         .get(NEXT.load(Ordering::Relaxed))
         .map(|stage| stage.2);
-    if let (Some(watchdog), Some(budget_ns)) = (WATCHDOG.get(), budget_ns) {
-        watchdog.arm(budget_ns.saturating_add(by_ns));
+    if let Some(budget_ns) = budget_ns {
+        watchdog::arm(budget_ns.saturating_add(by_ns));
     }
 }
 
@@ -259,9 +216,7 @@ pub(crate) fn interrupt(by_watchdog: bool) {
 fn finish(index: usize, status: u8) {
     #[cfg(feature = "inject")]
     crate::inject::leave();
-    if let Some(watchdog) = WATCHDOG.get() {
-        watchdog.arm(0);
-    }
+    watchdog::arm(0);
     let took =
         sys::clock_ns(libc::CLOCK_MONOTONIC).saturating_sub(STARTED_NS.load(Ordering::Relaxed));
     if let (Some(slot), Some(time)) = (STATUS.get(index), MICROSECONDS.get(index)) {
@@ -278,24 +233,6 @@ fn end(depth: Depth) -> usize {
     match depth {
         Depth::Minimal => 2,
         Depth::Snapshot | Depth::Parked | Depth::Full => STAGES.len(),
-    }
-}
-
-/// A nested run goes on with the timers of the outer one.
-fn arm_timers(configuration: &Configuration) {
-    if LAST_RESORT.get().is_none()
-        && let Some(timer) = LAST_RESORT.make(libc::SIGKILL)
-    {
-        timer.arm(LAST_RESORT_NS);
-    }
-    if WATCHDOG.get().is_some() {
-        return;
-    }
-    let mut action = sys::default_action();
-    action.sa_sigaction = crate::handle::on_watchdog as *const () as usize;
-    action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK | libc::SA_NODEFER;
-    if sys::set_action(configuration.watchdog_signal, &action).is_ok() {
-        let _ = WATCHDOG.make(configuration.watchdog_signal);
     }
 }
 

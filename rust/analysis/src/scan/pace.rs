@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 const SLOW: Duration = Duration::from_millis(1);
 
 /// So many opens wait at once for such a file system.
-const MAX_WAITING: usize = 64;
+const MAX_WAITING: usize = 128;
 
 /// A directory of fewer entries neither tells nor needs more threads.
 const LEAST_ENTRIES: usize = 8;

@@ -3,6 +3,7 @@
 use crate::assemble::{HostKey, Job, RankEvidence};
 use crate::console::{Console, Label, Output};
 use crate::hearsay::Hearsay;
+use crate::hosts;
 use crate::kept::Shared;
 use crate::logs::AgentLog;
 use crate::traceback;
@@ -87,8 +88,10 @@ impl Job {
             return;
         }
         let shared = Arc::clone(&self.shared);
-        let host = HostKey::Name(String::new());
-        let evidence = self.rank(attempt, rank, None, host);
+        let host = hosts::of_nccl(&output.text).unwrap_or("").to_owned();
+        let host = HostKey::Name(host);
+        let evidence = self.rank(attempt, rank, None, host.clone());
+        evidence.host_is(host);
         if evidence.record.is_none() && (evidence.words.is_none() || evidence.by_summary) {
             evidence.assumed |= assumed;
             evidence.set_words(&output, path, &shared);

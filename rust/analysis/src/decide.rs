@@ -248,7 +248,10 @@ impl Attempt<'_> {
             .any(|rank| self.outcomes[rank].evidence.nameless);
         // That all left with one status says little, the less where a log holds failures of nobody.
         let vague = rule.id == "exit" && self.job.nobodys_words;
-        let mute = alike.iter().all(|rank| self.outcomes[rank].is_mute());
+        // An exit code of 1 and an abort are also how victims end of what is not here.
+        let mute = alike.iter().map(|rank| &self.outcomes[rank]);
+        let mute =
+            mute.clone().all(Outcome::is_mute) || mute.clone().all(Outcome::gave_up_unexplained);
         let worded = alike.iter().any(|rank| self.outcomes[rank].worded);
         let confidence =
             if vague || rule.role == Role::Ambiguous || alike.iter().any(shared) && quiet > 0 {

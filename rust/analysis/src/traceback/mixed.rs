@@ -40,8 +40,7 @@ pub(crate) fn common(text: &str, processes: usize) -> Option<Common> {
     }
     let mut kept: Vec<usize> = (0..=first).collect();
     let mut last = START;
-    for index in first + 1..end {
-        let line = lines[index];
+    for (index, &line) in lines.iter().enumerate().take(end).skip(first + 1) {
         if !is_start(line.trim()) && !line.trim().is_empty() && line != last {
             kept.push(index);
             last = line;

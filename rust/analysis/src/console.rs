@@ -177,7 +177,12 @@ impl Output {
             return;
         }
         let lines: Vec<&str> = self.text.lines().collect();
-        let is_end = |at: &usize| crate::traceback::is_headline(lines[*at]);
+        // What NCCL says of its error code is the second line of torch's message, and looks like another exception.
+        let goes_on = |at: usize| {
+            let before = at.checked_sub(1).map_or("", |before| lines[before]);
+            lines[at].starts_with("nccl") && before.contains("NCCL error in: ")
+        };
+        let is_end = |at: &usize| crate::traceback::is_headline(lines[*at]) && !goes_on(*at);
         let last = (0..lines.len()).rev().find(is_end);
         if last.is_none_or(|last| !crate::hearsay::is_near_end(&lines[last + 1..])) {
             return;
@@ -567,6 +572,16 @@ mod tests {
             "{TRACEBACK}E1129 22:14:50.7 5255 torch/distributed/elastic/multiprocessing/api.py:1002] failed (exitcode: 1) local_rank: 0 (pid: 5) of binary: python\n{TRACEBACK}"
         );
         assert_eq!(read(&text).unlabelled.text, TRACEBACK);
+    }
+
+    #[test]
+    fn what_nccl_says_goes_on_with_torchs_message() {
+        let text = "  File \"t.py\", line 1, in main\ntorch.distributed.DistBackendError: NCCL error in: x.cpp:1, unhandled cuda error\nncclUnhandledCudaError: Call to CUDA function failed.\n";
+        let begun = format!("Traceback (most recent call last):\n{text}");
+        assert_eq!(
+            read(&labelled("[rank2]: ", text)).ranks[&Label::Rank(2)].text,
+            begun
+        );
     }
 
     #[test]

@@ -3,6 +3,7 @@
 //! Uniform failures name no rank; then one candidate, or the one that others point at, or the earliest beyond the
 //! clocks' bound; without a candidate, whom the others waited for, or who left nothing.
 
+use crate::alike::Groups;
 use crate::assemble::{HostKey, Job, RankEvidence};
 use crate::by_rank::ByRank;
 use crate::classify::{Role, Rule, rules};
@@ -174,7 +175,7 @@ impl Attempt<'_> {
         })
     }
 
-    fn fingerprint(&self, rank: u32) -> Option<Fingerprint> {
+    pub(crate) fn fingerprint(&self, rank: u32) -> Option<Fingerprint> {
         self.outcomes[&rank]
             .finding
             .as_ref()
@@ -188,41 +189,15 @@ impl Attempt<'_> {
             .map_or_else(|| rules().by_id("silent"), |finding| finding.rule)
     }
 
-    /// Ranks by their failures; one of whose traceback a log shows the last line alone is with those that end in the same.
-    fn groups(&self, candidates: &[u32]) -> BTreeMap<Option<Fingerprint>, Vec<u32>> {
-        let finding = |rank: u32| self.outcomes[&rank].finding.as_ref();
-        let has_stack = |rank: &u32| {
-            let evidence = self.outcomes[rank].evidence;
-            let words = evidence.words.as_ref().zip(finding(*rank));
-            evidence.record.is_some()
-                || words.is_none_or(|(words, told)| !words.frames_of(&told.headline).is_empty())
-        };
-        let (whole, cut): (Vec<u32>, Vec<u32>) =
-            candidates.iter().partition(|rank| has_stack(rank));
-        let headline = |rank: u32| finding(rank).map(|told| (&told.rule.id, &told.headline));
-        let mut groups: BTreeMap<Option<Fingerprint>, Vec<u32>> = BTreeMap::new();
-        for &rank in &whole {
-            groups.entry(self.fingerprint(rank)).or_default().push(rank);
-        }
-        for rank in cut {
-            let same = whole
-                .iter()
-                .find(|&&other| headline(other) == headline(rank));
-            let same = self.fingerprint(*same.unwrap_or(&rank));
-            groups.entry(same).or_default().push(rank);
-        }
-        for group in groups.values_mut() {
-            group.sort_unstable();
-        }
-        groups
-    }
-
     /// The same failure on at least half of the ranks.
     fn uniform(&self, candidates: &[u32]) -> Option<Decision> {
-        let alike = self.groups(candidates).into_values().max_by_key(Vec::len)?;
-        if alike.len() < 2 || alike.len() * 2 < self.total() {
-            return None;
-        }
+        let enough = |alike: &Vec<u32>| alike.len() >= 2 && alike.len() * 2 >= self.total();
+        let most = |groups: Groups| groups.into_values().max_by_key(Vec::len).filter(enough);
+        let same = most(self.by_stack(candidates));
+        let (alike, in_what) = match same {
+            Some(alike) => (alike, "with the same text and stack"),
+            None => (most(self.by_words(candidates))?, "with the same text"),
+        };
         let mut others = candidates.to_vec();
         let same: BTreeSet<u32> = alike.iter().copied().collect();
         others.retain(|rank| !same.contains(rank));
@@ -236,7 +211,7 @@ impl Attempt<'_> {
         }
         let rule = self.rule(alike[0]);
         let mut reasons = vec![format!(
-            "{} of {} ranks failed alike, with the same text and stack",
+            "{} of {} ranks failed alike, {in_what}",
             alike.len(),
             self.total()
         )];

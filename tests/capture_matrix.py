@@ -121,6 +121,15 @@ CONTEXTS = {
     "forked child": Context(
         place="forked_child", stack=("fault", "forked_child", *IN_MAIN), record=CHILD
     ),
+    "child of a raw clone": Context(
+        SOME,
+        place="raw_clone_child",
+        stack=("fault", "raw_clone_child", *IN_MAIN),
+        record=CHILD,
+    ),
+    "child in its parent's memory": Context(
+        SOME, place="vfork_child", stack=("vfork_child", *IN_MAIN), record=CHILD
+    ),
     "child of a child": Context(
         place="grandchild",
         stack=("fault", "forked_child", "grandchild", *IN_MAIN),

@@ -24,7 +24,10 @@ READING = {"module", "own_python_stack", "park", "other_python_stacks"}
 # The stages that the full record tells of: those that were over when it was written.
 TOLD = STAGES[: STAGES.index("enriched")]
 # Stages that have less to say after another: nobody was stopped, or not all.
-FOLLOW = {"park": {"other_native_stacks", "other_python_stacks"}}
+FOLLOW = {
+    "park": {"other_native_stacks", "other_python_stacks", "symbols"},
+    "other_native_stacks": {"symbols"},
+}
 # A crash in C with the GIL released, one with a message, and a request to end.
 ENDS = {SIGSEGV: "read_null", SIGABRT: "os_abort", SIGTERM: f"kill:{SIGTERM:d}"}
 
@@ -78,6 +81,7 @@ def check_sections(record: dict, broken: str) -> None:
         "park": len(others) == section["threads_total"] - 1 == 2,
         "other_native_stacks": all(len(t.get("native", ())) > 1 for t in others),
         "other_python_stacks": any("waiting" in functions(t) for t in others),
+        "symbols": any("symbol" in f for t in others for f in t.get("native", ())),
     }
     missing = {stage for stage, there in is_there.items() if not there}
     assert missing <= {broken} | FOLLOW.get(broken, set())

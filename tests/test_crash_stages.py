@@ -134,6 +134,7 @@ def test_a_stage_faults_or_hangs(
 @pytest.mark.parametrize("under", ["activate", "firstfault"])
 def test_twenty_threads_crash_at_once(tmp_path: Path, under: str, fault: str) -> None:
     signals: Counter[Signals] = Counter()
+    told = []
     for number in range(5):
         directory = tmp_path / str(number)
         directory.mkdir()
@@ -145,15 +146,35 @@ def test_twenty_threads_crash_at_once(tmp_path: Path, under: str, fault: str) ->
         assert Signals(-ours.status) in TOGETHER[fault]
         assert section["threads_total"] == 21
         others = section.get("other_crashes", [])
-        assert len(others) <= 16
         tids = [section["signal"]["tid"], *(other["tid"] for other in others)]
         assert len(set(tids)) == len(tids)
+        assert set(tids) <= {thread["tid"] for thread in section["threads"]}
+        assert {other["signal"] for other in others} <= set(TOGETHER[fault])
+        cut = section.get("truncated", {}).get("other_crashes", 0)
+        assert len(others) == 16 if cut else len(others) < 20
+        assert len(others) + cut < 20
+        told.append(len(others))
         # A thread without Python has no Python stack.
         found = stages({"firstfault": section})
         assert found.pop("own_python_stack") == "skipped"
         assert set(found.values()) == {"ok"}
         signals[Signals(-ours.status)] += 1
     assert sum(signals.values()) == 5
+    assert max(told) > 0
+
+
+def test_crashes_beyond_those_it_tells_of_are_counted(tmp_path: Path) -> None:
+    counted = []
+    for number in range(3):
+        directory = tmp_path / str(number)
+        directory.mkdir()
+        ours = crash(directory, "together:40:read_null:c_abort")
+        section = ours.record()["firstfault"]
+        cut = section.get("truncated", {}).get("other_crashes", 0)
+        assert cut < 40 - 16
+        assert not cut or len(section["other_crashes"]) == 16
+        counted.append(cut)
+    assert max(counted) > 0
 
 
 @pytest.mark.parametrize("fault", ["read_null", "held.read_null"])

@@ -33,6 +33,7 @@ mod by_rank;
 mod console;
 mod date;
 mod decide;
+mod demangle;
 mod descendants;
 mod dress;
 mod ended;

@@ -121,8 +121,15 @@ impl Outcome<'_> {
                     || matches!(finding.rule.role, Role::Collateral | Role::Timeout)
                     || finding.relay
             }
-            value => value > 0 && uncaught,
+            value => value > 0 && (uncaught || self.left_by_exit(value)),
         }
+    }
+
+    /// Whether the last exception of its output is `sys.exit` with this status.
+    fn left_by_exit(&self, status: i64) -> bool {
+        let words = self.evidence.words.as_ref();
+        let last = words.and_then(|words| words.chain.last());
+        last.is_some_and(|last| *last.headline == *format!("SystemExit: {status}"))
     }
 
     /// Returns what an output holds that is not the end of the rank: its last exception, and how many lines before the end.

@@ -38,6 +38,16 @@ pub enum Strength {
     Crash,
     /// The record that this process wrote last, with more in it.
     Enriched,
+    /// The same, of a process that surely ends now: its own provisional record, which the crash put aside, is not needed
+    /// any more.
+    Last,
+}
+
+impl Strength {
+    /// Returns whether this process has written the record before, with less in it.
+    pub(crate) fn is_more(self) -> bool {
+        matches!(self, Self::Enriched | Self::Last)
+    }
 }
 
 /// Where a record ended.
@@ -226,7 +236,7 @@ fn settle(
     paths: &mut Paths,
 ) -> Result<Outcome, Errno> {
     let held = place.held.load(Ordering::Relaxed);
-    if strength == Strength::Enriched {
+    if strength.is_more() {
         match place.latest.load(Ordering::Relaxed) {
             BESIDE => {
                 let number = place.later.load(Ordering::Relaxed);
@@ -242,7 +252,7 @@ fn settle(
         }
     }
     let new = held_by(strength);
-    if strength != Strength::Enriched {
+    if !strength.is_more() {
         place.put_aside.store(NOTHING, Ordering::Relaxed);
     }
     for _ in 0..ATTEMPTS {
@@ -264,10 +274,13 @@ fn settle(
                     displace(place, process, new, paths)?;
                     continue;
                 }
-                if held == PROVISIONAL || strength == Strength::Enriched {
+                if held == PROVISIONAL || strength.is_more() {
                     place.expect(temporary.descriptor);
                     temporary.publish_over(place.error(), paths)?;
                     place.hold(temporary.descriptor, new, TARGET);
+                    if strength == Strength::Last {
+                        place.forget_own(process, paths);
+                    }
                     return Ok(Outcome::Target);
                 }
                 break;

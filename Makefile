@@ -25,7 +25,7 @@ test: $(VENV)/built  ## run the Rust and the Python tests
 
 test-all: $(VENV)/built $(VENV)/integrations  ## the same, those that take long, and the integrations
 	cargo test --locked
-	$(BIN)/python -m pytest -m ""
+	INTEGRATIONS=required $(BIN)/python -m pytest -m ""
 
 lint: $(VENV)/built  ## check formatting, lints, types, the stub and the symbols of the signal handler
 	cargo fmt --all --check

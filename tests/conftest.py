@@ -3,6 +3,7 @@
 import contextlib
 import functools
 import importlib.resources
+import importlib.util
 import json
 import os
 import signal
@@ -26,6 +27,18 @@ os.environ.setdefault("RES_OPTIONS", "attempts:0")
 
 # Variables that would make a test depend on who runs it.
 FOREIGN = ("FIRSTFAULT_", "TORCHELASTIC_", "RANK", "LOCAL_RANK", "WORLD_SIZE", "GROUP_")
+
+
+def needs(*libraries: str) -> pytest.MarkDecorator:
+    """Skip a test where a library is not installed, which `make test-all` does.
+
+    There it is not skipped, and fails for want of it: a broken installation would else
+    look like a success.
+    """
+    lacking = [name for name in libraries if importlib.util.find_spec(name) is None]
+    may_lack = os.environ.get("INTEGRATIONS") != "required"
+    reason = f"{', '.join(lacking)} not installed: `make test-all` does that"
+    return pytest.mark.skipif(may_lack and bool(lacking), reason=reason)
 
 
 def clean_environment(**more: str | None) -> dict[str, str]:

@@ -82,12 +82,13 @@ def run_ranks(
     may_hang: bool = False,
     group: bool = True,
     finalize: bool = False,
+    port: int = 0,
 ) -> list[Rank]:
     """Run `work(*arguments)` on every rank of a new job and return how each ended.
 
     The store is hosted by "rank 0", as under srun, or by an "agent", a process of its
-    own, as under torchrun. Without `group` no process group is made. `env` is set in
-    every rank, before anything of torch.distributed is made.
+    own, as under torchrun; by default on any free port. Without `group` no process
+    group is made. `env` is set in every rank, before anything of torch.distributed is.
     """
     with tempfile.TemporaryDirectory(prefix="ranks.") as directory:
         plan = {
@@ -98,7 +99,7 @@ def run_ranks(
         }
         job = _Job(Path(directory), world_size, store, plan)
         try:
-            job.start(work, arguments)
+            job.start(work, arguments, port)
             hung = job.join(deadline)
             stacks = job.stacks(hung) if hung else ""
         finally:
@@ -140,9 +141,11 @@ class _Job:
         self._ranks: list[Any] = []
         self._agent: Any = None
 
-    def start(self, work: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
+    def start(
+        self, work: Callable[..., Any], arguments: tuple[Any, ...], port: int
+    ) -> None:
         # Everybody connects to a socket that listens already, whoever will serve it.
-        with socket.create_server(("127.0.0.1", 0), backlog=128) as listener:
+        with socket.create_server(("127.0.0.1", port), backlog=128) as listener:
             port = listener.getsockname()[1]
             if self._store == "agent":
                 self._agent = self._process("agent", _serve, listener, port)

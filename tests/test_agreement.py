@@ -173,28 +173,51 @@ def test_the_first_time_of_a_step_counts_and_only_steps_that_grow() -> None:
 
 
 def begins_anew() -> list[dict[str, Any]]:
-    """Fail; make the group anew over the same store; then as a second attempt."""
+    """Fail; train again, as whoever may come upon the same store after that."""
     import torch.distributed as dist
-    from torch.distributed.distributed_c10d import _get_default_store
+    from torch.distributed import distributed_c10d
 
-    rank, size, store = dist.get_rank(), dist.get_world_size(), _get_default_store()
+    rank, size = dist.get_rank(), dist.get_world_size()
+    store = distributed_c10d._get_default_store()
+    # Gloo needs keys of its own for each group; the agreement has to do without.
+    distributed_c10d._get_default_store = lambda: store
     ends = [train({0: 1})]
     dist.destroy_process_group()
     again = dist.PrefixStore("again", store)
     dist.init_process_group("gloo", store=again, rank=rank, world_size=size)
     ends.append(train({}))
     ends.append(train({1: 2}))
-    # What a restarted process knows.
-    _agreement._generations.clear()
-    os.environ["TORCHELASTIC_RESTART_COUNT"] = "1"
     ends.append(train({}))
+    for key, value in ("RESTART_COUNT", "1"), ("RUN_ID", "another"):
+        # A new process: it knows only what its environment says.
+        _agreement._generations.clear()
+        os.environ[f"TORCHELASTIC_{key}"] = value
+        ends += [train({}), train({1: 2})]
     return ends
 
 
 def test_nobody_sees_an_old_flag() -> None:
     for ends in values(run_ranks(begins_anew, 2, store="agent")):
-        assert [end["stopped"] for end in ends] == [True, False, True, False]
-        assert [end["step"] for end in ends if not end["stopped"]] == [LOOP, LOOP]
+        stopped = [end["stopped"] for end in ends]
+        assert stopped == [True, False, True, False, False, True, False, True]
+        assert {end["step"] for end in ends if not end["stopped"]} == {LOOP}
+
+
+def attempt(failing: dict[int, int]) -> tuple[dict[str, Any], int]:
+    """Train; return how that ended, and the port of the store."""
+    from torch.distributed.distributed_c10d import _get_default_store
+
+    return train(failing), _get_default_store().underlying_store.port
+
+
+def test_a_restart_on_the_port_of_rank_0s_own_store_sees_no_old_flag() -> None:
+    port = 0
+    for count, failing in enumerate([{1: 2}, {}]):
+        env = {"TORCHELASTIC_RESTART_COUNT": str(count)}
+        ranks = values(run_ranks(attempt, 2, failing, env=env, port=port))
+        assert [end["stopped"] for end, _ in ranks] == [bool(failing)] * 2
+        assert port in (0, ranks[0][1])
+        port = ranks[0][1]
 
 
 def agrees_in_a_part() -> str:
@@ -360,18 +383,36 @@ def test_alone_in_a_group_it_is_local() -> None:
     ]
 
 
-def stops_by_itself() -> None:
-    """Leave the loop where this rank fails, without an agreement."""
+def leaves_its_loop(agrees: bool) -> None:
+    """Let rank 1 fail in step 3, and close as after any loop, with collectives."""
     import torch
     import torch.distributed as dist
 
+    agreement = Agreement.start() if agrees else None
     for step in range(1, LOOP + 1):
         dist.all_reduce(torch.ones(1))
-        if dist.get_rank() == 1 and step == 3:
+        failed = dist.get_rank() == 1 and step == 3
+        if agreement is None:
+            stop = failed
+        else:
+            if failed:
+                agreement.announce()
+            stop = agreement.should_stop()
+        if stop:
             break
-    awaits("never")
+    if agreement is not None:
+        agreement.finished()
+    dist.broadcast(torch.ones(4), 0)
+    dist.barrier()
 
 
-def test_without_an_agreement_the_job_hangs() -> None:
-    ranks = run_ranks(stops_by_itself, 2, deadline=5, may_hang=True)
-    assert [rank.hung for rank in ranks] == [True, True]
+def test_with_an_agreement_all_reach_the_closing_collectives() -> None:
+    assert values(run_ranks(leaves_its_loop, 2, True)) == [None, None]
+
+
+def test_without_an_agreement_they_wait_for_each_other_in_different_ones() -> None:
+    first, second = run_ranks(leaves_its_loop, 2, False, deadline=8, may_hang=True)
+    assert first.hung
+    assert second.hung
+    assert "in all_reduce" in first.output
+    assert "in broadcast" in second.output

@@ -16,7 +16,9 @@ from pathlib import Path
 import pytest
 
 from conftest import clean_environment
+from firstfault.deferred import Deferred
 from firstfault.deferred._agreement import Agreement
+from launchers import run_launcher
 from process_groups import process_ids, run_ranks
 
 JOBS = 100
@@ -36,6 +38,17 @@ def succeeds(close: bool) -> None:
         dist.barrier()
         agreement.close()
         dist.destroy_process_group()
+
+
+def succeeds_with_deferred() -> None:
+    """Train three steps in a `Deferred`, whose end does all that."""
+    import torch
+    import torch.distributed as dist
+
+    with Deferred() as errs:
+        for _ in range(3):
+            dist.all_reduce(torch.ones(1))
+            assert not errs.should_stop()
 
 
 # An interpreter with torch takes its time to end: one of each kind is for every day.
@@ -58,7 +71,11 @@ def test_a_job_succeeds(store: str, close: bool) -> None:
 @pytest.mark.parametrize("store", ["rank 0", "agent"])
 def test_a_hundred_jobs_in_a_row_succeed(store: str) -> None:
     for job in range(JOBS):
-        ranks = run_ranks(succeeds, 3, job % 2 == 0, store=store, finalize=True)
+        if job % 2:
+            ranks = run_ranks(succeeds_with_deferred, 3, store=store, finalize=True)
+        else:
+            close = job % 4 == 0
+            ranks = run_ranks(succeeds, 3, close, store=store, finalize=True)
         assert [rank.status for rank in ranks] == [0, 0, 0], (job, ranks)
 
 
@@ -138,12 +155,10 @@ def test_a_restart_sees_no_old_flag(tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     program.write_text(RESTARTED)
     launcher = ("-m", "torch.distributed.run", "--standalone", "--max-restarts=1")
-    done = subprocess.run(
+    done = run_launcher(
         [sys.executable, *launcher, "--nproc-per-node=2", str(program)],
-        env=clean_environment(),
+        env=clean_environment(PYTHONFAULTHANDLER="1"),
         stdout=subprocess.PIPE,
-        text=True,
-        timeout=110,
     )
     assert done.returncode == 0, done.stdout
     assert done.stdout.count("attempt 0 stopped True") >= 1

@@ -211,6 +211,37 @@ def test_the_host_of_the_store_is_killed(host: str) -> None:
         assert in_time
 
 
+def kills_the_host_while_they_agree(host: str) -> tuple[int, str | None, bool]:
+    """Let rank 1 fail, and the store's host die before rank 2 can answer."""
+    agreement = Agreement.start(deadline=DEADLINE)
+    do = _watcher._do
+
+    def killing(store: Any, operation: Operation) -> object:
+        if agreement.rank == 2 and "answer/2" in str(operation):
+            os.kill(process_ids()[host], signal.SIGKILL)
+        return do(store, operation)
+
+    _watcher._do = killing
+    if agreement.rank == 1:
+        agreement.announce()
+    ended = calls_until_it_ends(agreement)
+    leave(agreement)
+    return ended
+
+
+@pytest.mark.parametrize("host", ["0", "agent"])
+def test_the_host_of_the_store_is_killed_while_they_agree(host: str) -> None:
+    store = "agent" if host == "agent" else "rank 0"
+    ranks = run_ranks(kills_the_host_while_they_agree, 3, host, store=store)
+    if host == "0":
+        assert ranks.pop(0).status == -signal.SIGKILL
+    assert [rank.status for rank in ranks] == [0] * len(ranks), ranks
+    for rank in ranks:
+        _, error, in_time = rank.value
+        assert error.startswith("the store is lost: Dist"), error
+        assert in_time
+
+
 def starts_without_a_store() -> str:
     """Let the store's host be stopped before this rank joins."""
     import torch.distributed as dist

@@ -159,6 +159,54 @@ def test_a_handler_installed_after_us_recovers(directory: Path) -> None:
     assert (ours.status, ours.stderr, ours.files) == (0, "", [])
 
 
+# What puts our handlers back above those that we know.
+REASSERTED = {
+    "activated again": ("activate", ["activate_again", "activate_again"]),
+    "activated in record": ("firstfault", ["activate_again"]),
+    "faulthandler on": ("activate", ["enable"]),
+    "faulthandler on again": ("firstfault", ["enable", "enable"]),
+}
+
+
+@pytest.mark.parametrize("again", REASSERTED)
+def test_we_never_come_above_a_handler_that_we_do_not_know(
+    directory: Path, again: str
+) -> None:
+    """It came after us and sees each fault first: no file, not for a moment."""
+    under, steps = REASSERTED[again]
+    # faulthandler's own, enabled only now, would be above it, and end the process.
+    steps = (
+        ["enable", install(RECOVER), *steps]
+        if under == "activate"
+        else ([install(RECOVER), *steps])
+    )
+    ours = crash(
+        directory,
+        *steps,
+        "watch",
+        "touch:1000",
+        "report_seen",
+        "report_files",
+        under=under,
+    )
+    assert (ours.status, ours.stderr, ours.files) == (0, "seen 0\n[]\n", [])
+
+
+@pytest.mark.parametrize("again", REASSERTED)
+def test_the_record_names_whom_it_lets_be_above_us(directory: Path, again: str) -> None:
+    under, steps = REASSERTED[again]
+    first = ["enable"] if under == "activate" else []
+    steps = [*first, install(RECOVER_OR_CALL), *steps, "read_null"]
+    ours = crash(directory, *steps, under=under)
+    assert (ours.status, ours.files) == (-SIGSEGV, ["error.json"])
+    handlers = ours.record()["firstfault"]["handlers"]
+    above = {found["signal"]: found.get("above", "") for found in handlers}
+    path, _, offset = above.pop("SIGSEGV").rpartition("+")
+    assert Path(path).samefile(faults_library())
+    assert int(offset, 16) > 0
+    assert not any(above.values())
+
+
 def test_other_threads_run_on_while_one_recovers(directory: Path) -> None:
     steps = ["threads:20", "touch:100", "exit:7"]
     ours = crash(directory, *steps, under="activate", before=[install(RECOVER)])

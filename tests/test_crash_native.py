@@ -110,7 +110,7 @@ def test_a_cpp_exception_in_a_native_thread(directory: Path) -> None:
 
 @pytest.mark.timeout(120)
 def test_torchrun_shows_both_stacks(tmp_path: Path) -> None:
-    """In its own summary: the native thread's stack and main's Python stack."""
+    """In its own summary, of an exception whose library came after activation."""
     library = faults_library()
     steps = ["torch_import", "native_through:throw_cpp"]
     done = subprocess.run(
@@ -129,6 +129,8 @@ def test_torchrun_shows_both_stacks(tmp_path: Path) -> None:
     assert done.returncode == 1
     _, _, summary = done.stderr.partition("Root Cause (first observed failure):")
     assert "exitcode  : -6" in summary
+    said = "aborted with a C++ exception in flight, St13runtime_error"
+    assert f"{said}: collective timed out, thread 'native'" in summary
     assert summary.count(f"  {library.name}+0x") >= 4
     for function in ("throw_cpp", *CHAIN):
         assert re.search(rf"  {library.name}\+0x[0-9a-f]+ \({function}\)\n", summary)
@@ -303,6 +305,23 @@ def test_show_quotes_the_program(directory: Path) -> None:
     quoted = r"^    through \(crash\.py:\d+\)\n      released\.stack_outer\("
     assert re.search(quoted, text, re.M)
     assert re.search(r"^    stack_middle \(libfirstfault_faults\.so", text, re.M)
+
+
+def test_show_gives_lines_and_names_as_in_the_source(directory: Path) -> None:
+    """From debug information where the library has it, and from C++'s encoded names."""
+    crash(directory, "native_through:throw_runtime_error", before=["load_cpp"])
+    text = show(directory / "error.json")
+    for name in CHAIN:
+        quoted = rf"^    {name} \(libfirstfault_faults\.so, stacks\.rs:\d+\)$"
+        assert re.search(quoted, text, re.M), text
+    assert re.search(r"^    std::terminate\(\) \(libstdc\+\+\.so", text, re.M)
+    assert "firstfault_faults::cpp::throw (libfirstfault_faults.so, cpp.rs:" in text
+    assert "_ZSt9terminatev" not in text
+    source = (ROOT / "tests/faults/src/stacks.rs").read_text().splitlines()
+    frames = crashed_thread(symbolized(directory / "error.json"))["native"]
+    inner = next(frame for frame in frames if frame.get("symbol") == "stack_inner")
+    assert Path(inner["file"]).name == "stacks.rs"
+    assert source[inner["line"] - 1] == "    fault();"
 
 
 def test_show_of_a_python_failure(run: Any) -> None:

@@ -1,7 +1,9 @@
 """A checkpoint on real ranks: complete or absent, whichever phase fails on whom."""
 
+import errno
 import json
 import os
+import runpy
 import subprocess
 import tempfile
 from collections.abc import Iterator
@@ -12,8 +14,16 @@ from typing import Any
 
 import pytest
 
+from conftest import PROGRAMS
 from crashes import missing
-from firstfault.deferred import Deferred, DeferredErrors, commit, prepare, purge
+from firstfault.deferred import (
+    Deferred,
+    DeferredErrors,
+    commit,
+    prepare,
+    purge,
+    training_run,
+)
 from process_groups import run_ranks
 
 RANKS = 2
@@ -138,8 +148,7 @@ def disk() -> Iterator[Path]:
 
 def is_complete(path: Path) -> bool:
     """Return whether a directory holds all that a checkpoint has."""
-    names = {entry.name for entry in path.iterdir() if entry.stat().st_size}
-    return names == {"metadata.json", *(f"state_{r}" for r in range(RANKS))}
+    return names_in(path) == {"metadata.json", *(f"state_{r}" for r in range(RANKS))}
 
 
 def left(root: Path) -> dict[str, bool]:
@@ -169,6 +178,7 @@ FAULTS = [
     Fault("metadata", 0, "full"),
     Fault("metadata", 0, "forbidden"),
     Fault("metadata", 1, "full"),
+    Fault("metadata", 1, "forbidden"),
     Fault("commit", 0, "forbidden"),
     Fault("purge", 0, "forbidden"),
 ]
@@ -249,6 +259,127 @@ def hears_of_it_by_the_commit(directory: str) -> list[bool]:
 def test_no_rank_passes_its_next_call_after_a_failed_commit(tmp_path: Path) -> None:
     for one in run_ranks(hears_of_it_by_the_commit, RANKS, str(tmp_path)):
         assert one.value == [True, False, True], one.output
+
+
+def flushes_to_a_full_disk(directory: str) -> list[bool]:
+    """Save; rank 0 hears only as it flushes that its disk was full."""
+    root = Path(directory)
+    errs = Deferred()
+    if rank() == 0:
+
+        def full(file: int) -> None:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+        os.fsync = full
+    said = [prepare(errs, root / "new.tmp"), commit(errs, root / "new.tmp", root / "x")]
+    said.append(errs.should_stop())
+    with pytest.raises(DeferredErrors, match=r'No space left.*in "commit"'):
+        errs.finish()
+    return said
+
+
+def test_a_disk_that_is_full_at_the_flush_leaves_no_checkpoint(tmp_path: Path) -> None:
+    for one in run_ranks(flushes_to_a_full_disk, RANKS, str(tmp_path)):
+        assert one.value == [True, False, True], one.output
+    assert [path.name for path in tmp_path.iterdir()] == ["new.tmp"]
+
+
+def saves_on_a_disk_of_its_own(directory: str) -> list[bool]:
+    """Save on each rank as on a host of its own; the second name is taken on rank 1."""
+    root = Path(directory) / f"host_{rank()}"
+    errs = Deferred()
+    said = []
+    for name in "one", "two":
+        tmp = root / f"{name}.tmp"
+        said.append(prepare(errs, tmp, here=True))
+        (tmp / "state").touch()
+        said.append(commit(errs, tmp, root / name, here=True))
+        purge(errs, root.glob("old"), here=True)
+    with pytest.raises(DeferredErrors) as raised:
+        errs.finish()
+    assert sorted(raised.value.failures) == [1]
+    return said
+
+
+def test_each_host_may_have_a_disk_of_its_own(tmp_path: Path) -> None:
+    for host in "host_0", "host_1":
+        (tmp_path / host / "old").mkdir(parents=True)
+    (tmp_path / "host_1" / "two" / "state").mkdir(parents=True)
+    for one in run_ranks(saves_on_a_disk_of_its_own, RANKS, str(tmp_path)):
+        assert one.value == [True, True, True, False], one.output
+    # Each made, named and purged its own; the name that one got takes nobody's back.
+    left = [{path.name for path in (tmp_path / f"host_{r}").iterdir()} for r in (0, 1)]
+    assert left == [{"one", "two"}, {"one", "two", "two.tmp"}]
+
+
+def saves_nowhere_but_on_rank_1(directory: str) -> None:
+    """Save with rank 1 as the one that makes, names and purges."""
+    root, here = Path(directory), rank() == 1
+    if not here:
+        for name in "mkdir", "rename", "unlink", "rmdir":
+            setattr(os, name, forbid)
+    with Deferred() as errs:
+        assert prepare(errs, root / "new.tmp", here=here)
+        assert commit(errs, root / "new.tmp", root / "new", here=here)
+        purge(errs, [root / "old"], here=here)
+
+
+def forbid(*arguments: object, **options: object) -> None:
+    """Be what a rank must not do."""
+    raise PermissionError(f"not on this rank: {arguments}")
+
+
+def test_a_rank_that_is_not_here_leaves_the_disk_alone(tmp_path: Path) -> None:
+    (tmp_path / "old").mkdir()
+    for one in run_ranks(saves_nowhere_but_on_rank_1, RANKS, str(tmp_path)):
+        assert one.status == 0, one.output
+    assert [path.name for path in tmp_path.iterdir()] == ["new"]
+
+
+def saves_state_on_a_bad_disk(directory: str, how: str) -> None:
+    """Run the example; what it saves on goes bad before the state of step 5."""
+    import torch.distributed as dist
+
+    program = runpy.run_path(str(PROGRAMS / "deferred_checkpoint.py"))
+    dcp, root = program["dcp"], Path(directory)
+    save = dcp.save
+
+    def breaking(state: object, **options: Any) -> object:
+        tmp = root / "step_5.tmp"
+        if not tmp.exists():
+            return save(state, **options)
+        if how == "forbidden":
+            tmp.chmod(0o555)
+            with as_nobody():
+                return save(state, **options)
+        if rank() == 0:
+            fill(root)
+        dist.barrier()
+        return save(state, **options)
+
+    dcp.save = breaking
+    with training_run() as errs:
+        program["train"](errs, root)
+
+
+@pytest.mark.parametrize("how", ["full", "forbidden"])
+def test_a_state_that_cannot_be_saved_is_raised_at_once(how: str, disk: Path) -> None:
+    ranks = run_ranks(saves_state_on_a_bad_disk, RANKS, str(disk), how)
+    reason = {"full": "No space left on device", "forbidden": "Permission denied"}
+    for one in ranks:
+        assert one.status == 1, one.output
+        assert "CheckpointException" in one.output
+        assert reason[how] in one.output
+    # The last good one, and what the failed save had begun, incomplete.
+    assert {path.name for path in disk.glob("step_*")} == {"step_1", "step_5.tmp"}
+    assert {".metadata", "run.json"} <= names_in(disk / "step_1")
+    assert not {".metadata", "run.json"} & names_in(disk / "step_5.tmp")
+    assert not list(disk.glob("stopped_*"))
+
+
+def names_in(path: Path) -> set[str]:
+    """Return the names of the files in a directory that are not empty."""
+    return {entry.name for entry in path.iterdir() if entry.stat().st_size}
 
 
 def fails_before_the_purge(directory: str) -> None:

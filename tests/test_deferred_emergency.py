@@ -14,6 +14,8 @@ from firstfault.deferred import (
     Deferred,
 )
 from process_groups import process_ids, run_ranks
+from test_agreement import awaits, happens
+from test_agreement_lost import stop
 from test_deferred_finish import (
     all_reduce,
     has_no_leftover_threads,
@@ -60,6 +62,40 @@ def leaves_and_lives_on() -> tuple[bool, bool]:
 def test_the_emergency_way_leaves_no_group_and_no_thread() -> None:
     ended = run_ranks(leaves_and_lives_on, 2)
     assert [one.value for one in ended] == [(False, True)] * 2, ended
+
+
+def leaves_badly() -> None:
+    """Leave by an error, while all that is done on the way fails too."""
+    import torch.distributed as dist
+
+    c10d = dist.distributed_c10d
+    errs = Deferred()
+
+    def failing(act: Callable[..., object]) -> Callable[..., None]:
+        def fail(*arguments: object) -> None:
+            act(*arguments)
+            raise RuntimeError(f"not this: {act.__name__}")
+
+        return fail
+
+    assert errs._agreement is not None
+    errs._agreement.close = failing(errs._agreement.close)
+    c10d._abort_process_group = failing(c10d._abort_process_group)
+    with errs:
+        raise LookupError("broken")
+
+
+def test_what_fails_on_the_way_out_is_only_logged() -> None:
+    for one in run_ranks(leaves_badly, 2):
+        assert one.status == 1
+        error = one.output.rstrip().rpartition("\n")[2]
+        assert error == "LookupError: broken", one.output
+        for what, act in [
+            ("the agreement", "close"),
+            ("the process group", "_abort_process_group"),
+        ]:
+            text = f"suppressed while leaving: {what}: RuntimeError: not this: {act}"
+            assert text in one.output
 
 
 def broken() -> BaseException:
@@ -114,7 +150,8 @@ def test_the_record_is_there_before_anything_can_hang() -> None:
 # Peers that are lost on the way.
 
 
-def is_lost(culprit: int, phase: str, how: int) -> float:
+def is_lost(culprit: int, phase: str, how: int) -> None:
+    """Fail on rank 2, and lose this one on the way to the end."""
     from firstfault.deferred._exchange import Exchange
 
     def lost(*_: object) -> None:
@@ -138,11 +175,15 @@ def is_lost(culprit: int, phase: str, how: int) -> float:
             Exchange._reduce = first_only  # type: ignore[method-assign]
         else:
             Exchange.barrier = lost  # type: ignore[method-assign]
-    start = time.monotonic()
     with pytest.raises(AgreementError):
         errs.finish()
     assert not is_initialized()
-    return time.monotonic() - start
+    happens(f"{rank()} is out")
+    if how == signal.SIGSTOP:
+        first, second = {0, 1, 2} - {culprit}
+        awaits(f"{first} is out")
+        awaits(f"{second} is out")
+        os.kill(process_ids()[str(culprit)], signal.SIGKILL)
 
 
 @pytest.mark.parametrize("phase", ["before", "texts", "barrier"])
@@ -151,6 +192,23 @@ def test_a_rank_killed_during_finish_leaves_nobody_waiting(
     culprit: int, phase: str
 ) -> None:
     ended = run_ranks(is_lost, 3, culprit, phase, signal.SIGKILL)
+    for number, one in enumerate(ended):
+        assert one.status == (-9 if number == culprit else 0), one.output
+
+
+# Before, a peer may be busy: see `test_a_rank_that_comes_late_is_waited_for`.
+@pytest.mark.parametrize(
+    ("culprit", "phase"),
+    [
+        (0, "texts"),
+        (1, "barrier"),
+        pytest.param(0, "barrier", marks=pytest.mark.slow),
+        pytest.param(1, "texts", marks=pytest.mark.slow),
+    ],
+)
+def test_a_rank_stopped_during_finish_keeps_nobody(culprit: int, phase: str) -> None:
+    # Long before the group's own timeout, which is 300 s.
+    ended = run_ranks(is_lost, 3, culprit, phase, signal.SIGSTOP, deadline=60)
     for number, one in enumerate(ended):
         assert one.status == (-9 if number == culprit else 0), one.output
 
@@ -194,6 +252,41 @@ def test_a_stopped_rank_is_waited_for_as_by_any_collective() -> None:
     for one in run_ranks(stops_forever, 3):
         assert one.status == 0, one.output
         assert one.value < 5 * PATIENCE
+
+
+def captures_without_a_store(host: str) -> None:
+    """Stop the store's host, and fail on rank 1; the host goes on when that is over."""
+    import torch.distributed as dist
+
+    with Deferred(deadline=PATIENCE) as errs:
+        dist.barrier()
+        # Which others may still be in.
+        happens(f"{rank()} is in")
+        if rank() == 1:
+            awaits("0 is in")
+            awaits("2 is in")
+            stop(process_ids()[host])
+            # Until the deadline of the job, were it to wait for the store.
+            errs.capture(OSError("disk full"), "metadata")
+            print("captured", flush=True)
+        try:
+            while not errs.should_stop():
+                # A stopped rank is waited for by a collective, as long as that can be.
+                time.sleep(0.001) if host == "0" else all_reduce()
+        finally:
+            if rank() == 1:
+                os.kill(process_ids()[host], signal.SIGCONT)
+
+
+@pytest.mark.parametrize("host", ["0", "agent"])
+def test_no_capture_waits_for_the_store(host: str) -> None:
+    store = "agent" if host == "agent" else "rank 0"
+    ended = run_ranks(captures_without_a_store, 3, host, store=store, deadline=60)
+    assert [one.status for one in ended] == [1, 1, 1], ended
+    assert "captured" in ended[1].output
+    assert f"AgreementError: the store did not answer in {PATIENCE:g} s" in (
+        ended[1].output
+    )
 
 
 def leaves_early(numbers: int) -> None:

@@ -106,6 +106,49 @@ def test_two_ranks_that_fail_alike_are_told_by_one_text() -> None:
             assert others[3][-1] == ""
 
 
+def stops_in_nameless_steps() -> tuple[int | None, int, int | None]:
+    """Fail before the third call; return where this rank says that it stopped."""
+    errs = Deferred()
+    calls = 0
+    stopped = False
+    while not stopped:
+        all_reduce()
+        if rank() == 1 and calls == 2:
+            errs.capture(ValueError("x"), "here")
+        stopped = errs.should_stop()
+        calls += 1
+    with pytest.raises(DeferredErrors) as raised:
+        errs.finish()
+    return errs.stopped_at, calls, raised.value.stopped_at
+
+
+def test_where_no_step_is_named_the_call_says_where_they_stopped() -> None:
+    first, second = run_ranks(stops_in_nameless_steps, 2)
+    assert first.value == second.value, (first, second)
+    stopped_at, calls, raised = first.value
+    assert stopped_at == calls == raised
+    assert calls in (3, 4)
+    # Alone nobody counts.
+    (alone,) = run_ranks(stops_alone, 1)
+    assert alone.value == (None, 7), alone
+
+
+def stops_alone() -> tuple[int | None, int | None]:
+    """Return where this rank stops without a step, and with one."""
+    places = []
+    for step in None, 7:
+        errs = Deferred()
+        if step is not None:
+            errs.step(step)
+        errs.capture(ValueError("x"), "here")
+        assert errs.should_stop()
+        with pytest.raises(DeferredErrors):
+            errs.finish()
+        places.append(errs.stopped_at)
+    first, second = places
+    return first, second
+
+
 def fails_differently(slots: int) -> dict[int, str]:
     from firstfault.deferred import _exchange
 

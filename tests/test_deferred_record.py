@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from conftest import PROGRAMS, Ended, Run, clean_environment, read_record
+from launchers import run_launcher
 
 PROGRAM = """
 import ctypes, os, signal, sys, threading
@@ -169,18 +170,18 @@ def test_a_job_stops_at_one_step_and_its_report_names_the_rank(tmp_path: Path) -
         "--log-dir",
     ]
     launcher = [sys.executable, "-m", "torch.distributed.run", *arguments]
-    job = subprocess.run(
+    job = run_launcher(
         [*launcher, str(tmp_path / "logs"), str(PROGRAMS / "deferring.py"), "full"],
         env=clean_environment(OMP_NUM_THREADS="1"),
         stderr=subprocess.PIPE,
-        text=True,
-        timeout=110,
     )
     assert job.returncode == 1
     (tmp_path / "logs" / "agent.err").write_text(job.stderr)
     (attempt,) = tmp_path.glob("logs/*/attempt_0")
+    stopped = {(attempt / f"{rank}/stdout.log").read_text() for rank in range(4)}
+    # Peers may be in the next step already.
+    assert stopped in ({"stopped at step 17\n"}, {"stopped at step 18\n"})
     for rank in range(4):
-        assert "stopped at step 17" in (attempt / f"{rank}/stdout.log").read_text()
         section = read_record(attempt / f"{rank}/error.json")["firstfault"]
         assert (section["kind"], section["final"]) == ("deferred", True)
     command = [sys.executable, "-m", "firstfault", "report", str(tmp_path / "logs")]

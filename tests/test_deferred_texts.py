@@ -2,6 +2,8 @@
 
 import pickle
 import tracemalloc
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -11,7 +13,9 @@ from firstfault.deferred import (
     RemoteDeferredError,
     suppress_errors,
 )
-from firstfault.deferred._record import Captured, remote, summary
+from firstfault.deferred._exchange import Deadline, Exchange
+from firstfault.deferred._record import NAMED_RANKS, Captured, remote, summary
+from process_groups import run_ranks
 from test_deferred_capture import FULL, raises
 
 
@@ -90,6 +94,61 @@ def test_the_group_is_split_matched_and_pickled_with_its_ranks() -> None:
     assert isinstance(handled[0], DeferredErrors)
     assert (handled[0].failures, left.value.failures) == ({0: FULL}, {1: peer})
     assert left.value.stopped_at == 18
+
+
+RANKS = 1000
+
+
+class OneOfMany(Exchange):
+    """A rank of a thousand whose disks are all full; counts the bytes that it sends."""
+
+    def __init__(self, rank: int, told: bytes = b"") -> None:
+        self._group = SimpleNamespace(rank=lambda: rank)
+        self._ranks = list(range(RANKS))
+        self.sent = 0
+        self.told = told
+
+    def _reduce(self, values: Any, dtype: Any, op: Any, deadline: Any) -> Any:
+        self.sent += len(values) * dtype.itemsize
+        if isinstance(values, list):
+            marks = {mark for mark in values if mark}
+            assert len(marks) == 1
+            return [*marks] * RANKS
+        self.told = self.told or bytes(values)
+        return self.told
+
+
+def thousand_disks_are_full() -> tuple[list[int], list[dict[int, Exception]]]:
+    """Return what the first and the last rank send, and what they know of all."""
+    sent, known, told = [], [], b""
+    for rank in 0, RANKS - 1:
+        errs = Deferred()
+        errs.step(17)
+        errs.capture(OSError(28, FULL.strerror, f"/data/{rank}"), "metadata")
+        exchange = OneOfMany(rank, told)
+        assert errs._captured is not None
+        known.append(exchange.failures(errs._captured, Deadline(1.0)))
+        sent.append(exchange.sent)
+        told = exchange.told
+        assert f"and {RANKS - NAMED_RANKS} more" in summary(known[-1], errs._captured)
+        with pytest.raises(DeferredErrors):
+            errs.finish()
+    return sent, known
+
+
+def test_a_thousand_full_disks_move_kilobytes_with_a_count() -> None:
+    # Where torch is loaded already.
+    (one,) = run_ranks(thousand_disks_are_full, 1, group=False)
+    assert one.status == 0, one.output
+    sent, (first, last) = one.value
+    assert max(sent) < 64 * 1024
+    assert list(first) == list(last) == list(range(RANKS))
+    said = "[Errno 28] No space left on device: '/data/0'"
+    assert str(first[0]) == last[0].message == said
+    for rank in range(1, RANKS - 1):
+        assert first[rank].message == last[rank].message
+        assert last[rank].message == f"{said} (as rank 0 said it)"
+        assert (last[rank].where, last[rank].step) == ("metadata", 17)
 
 
 HUGE = 50_000_000

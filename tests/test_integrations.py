@@ -1,6 +1,6 @@
 """The tools around a training loop, each the real one, on two ranks."""
 
-import importlib.util
+import importlib
 import os
 import shutil
 import sqlite3
@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from conftest import needs
 from firstfault.deferred import Deferred, DeferredErrors, training_run
 from process_groups import run_ranks
 
@@ -22,13 +23,6 @@ PATIENCE = 240.0
 """Seconds for ranks that load a large library, on a busy machine."""
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
-
-
-def needs(*libraries: str) -> pytest.MarkDecorator:
-    """Skip a test where a library is not installed."""
-    lacking = [name for name in libraries if importlib.util.find_spec(name) is None]
-    reason = f"{', '.join(lacking)} not installed: `make test-all` does that"
-    return pytest.mark.skipif(bool(lacking), reason=reason)
 
 
 @pytest.fixture(scope="module")
@@ -52,11 +46,16 @@ def train(errs: Deferred, way: str) -> int | None:
 
     for step in range(20):
         errs.step(step)
-        if rank() == CULPRIT and step == FAILING:
-            if way == "deferred":
-                errs.capture(OSError(28, "No space left on device"), "metadata")
-            if way == "trunk":
-                raise LookupError("broken")
+        if rank() == (0 if way.endswith("on rank 0") else CULPRIT) and step == FAILING:
+            match way.split()[0]:
+                case "deferred":
+                    errs.capture(OSError(28, "No space left on device"), "metadata")
+                case "trunk":
+                    raise LookupError("broken")
+                case "exit":
+                    raise SystemExit(0)
+                case "interrupt":
+                    raise KeyboardInterrupt
         dist.barrier()
         if errs.should_stop():
             return step
@@ -67,7 +66,6 @@ def tracked(
     library: str, way: str, options: dict[str, Any]
 ) -> tuple[int | None, int | None]:
     """Train inside a tracker's run; return where this rank stopped, and as is said."""
-    import importlib
 
     def tracker() -> Any:
         module = importlib.import_module(f"firstfault.integrations.{library}")
@@ -90,21 +88,32 @@ WAYS = {"good": [0, 0], "deferred": [0, 0], "trunk": [1, 1], "post": [1, 0]}
 """The ways out, and the statuses of the ranks; an agreed stop is returned here."""
 
 
+MORE_WAYS = {
+    "deferred on rank 0": [0, 0],
+    "trunk on rank 0": [1, 1],
+    "exit": [1, 0],
+    "exit on rank 0": [0, 1],
+    "interrupt": [1, 1],
+    "interrupt on rank 0": [1, 1],
+}
+
+
 @needs("mlflow", "sqlalchemy")
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", WAYS | MORE_WAYS)
 def test_mlflow(way: str, empty_store: Path, tmp_path: Path) -> None:
     database = shutil.copy(empty_store, tmp_path)
     environment = {"MLFLOW_TRACKING_URI": f"sqlite:///{database}"}
     ranks = run_ranks(
         tracked, 2, "mlflow", way, {"run_name": "x"}, env=environment, deadline=PATIENCE
     )
-    assert [one.status for one in ranks] == WAYS[way], ranks[0].output
+    statuses = [one.status for one in ranks]
+    assert statuses == (WAYS | MORE_WAYS)[way], ranks[0].output
     with sqlite3.connect(database) as store:
         statuses = store.execute("select status from runs").fetchall()
         tags = dict(store.execute("select key, value from tags"))
     assert statuses == [("FINISHED" if way == "good" else "FAILED",)]
     assert ("firstfault.failure" in tags) == (way != "good")
-    if way == "deferred":
+    if way.startswith("deferred"):
         stop_step = ranks[0].value[0]
         assert ranks[0].value == ranks[1].value == (stop_step, stop_step)
         assert FAILING <= stop_step < 20
@@ -230,14 +239,16 @@ def test_lightning() -> None:
     assert hooks == ["epoch end", f"raised [{CULPRIT}]"]
 
 
-def accelerated(way: str) -> tuple[int | None, int | None]:
+def accelerated(
+    way: str, library: str, options: dict[str, Any]
+) -> tuple[int | None, int | None]:
     """Train by Accelerate; return where this rank stopped, and as is said."""
     from accelerate import Accelerator
 
     from firstfault.integrations import accelerate
 
-    accelerator = Accelerator(cpu=True, log_with="mlflow")
-    accelerator.init_trackers("x")
+    accelerator = Accelerator(cpu=True, log_with=library)
+    accelerator.init_trackers("x", init_kwargs={library: options})
     assert accelerator.num_processes == 2
     stopped = None
     try:
@@ -250,10 +261,12 @@ def accelerated(way: str) -> tuple[int | None, int | None]:
 
 @needs("accelerate", "mlflow", "sqlalchemy")
 @pytest.mark.parametrize("way", ["good", "deferred", "trunk"])
-def test_accelerate(way: str, empty_store: Path, tmp_path: Path) -> None:
+def test_accelerate_with_mlflow(way: str, empty_store: Path, tmp_path: Path) -> None:
     database = shutil.copy(empty_store, tmp_path)
     environment = {"MLFLOW_TRACKING_URI": f"sqlite:///{database}"}
-    ranks = run_ranks(accelerated, 2, way, env=environment, deadline=PATIENCE)
+    ranks = run_ranks(
+        accelerated, 2, way, "mlflow", {}, env=environment, deadline=PATIENCE
+    )
     assert [one.status for one in ranks] == WAYS[way], ranks[0].output
     with sqlite3.connect(database) as store:
         statuses = store.execute("select status from runs").fetchall()
@@ -262,3 +275,17 @@ def test_accelerate(way: str, empty_store: Path, tmp_path: Path) -> None:
         stop_step = ranks[0].value[0]
         assert ranks[0].value == ranks[1].value == (stop_step, stop_step)
         assert FAILING <= stop_step < 20
+
+
+@needs("accelerate", "wandb")
+@pytest.mark.parametrize("way", ["good", "deferred", "trunk"])
+def test_accelerate_with_wandb(way: str, tmp_path: Path) -> None:
+    environment = {"WANDB_MODE": "offline", "WANDB_SILENT": "true"}
+    options = {"dir": str(tmp_path)}
+    ranks = run_ranks(
+        accelerated, 2, way, "wandb", options, env=environment, deadline=PATIENCE
+    )
+    assert [one.status for one in ranks] == WAYS[way], ranks[0].output
+    (path,) = tmp_path.glob("wandb/offline-run-*/run-*.wandb")
+    exit_code, _ = read_wandb(path)
+    assert exit_code == (0 if way == "good" else 1)

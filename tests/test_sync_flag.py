@@ -6,8 +6,13 @@ from collections.abc import Iterator
 
 import pytest
 
-from firstfault.deferred import _flag
-from firstfault.deferred._flag import sync_should_stop
+from firstfault.deferred import (
+    _flag,
+    has_deferred_error,
+    raise_if_deferred_error,
+    sync_should_stop,
+    try_or_defer,
+)
 from process_groups import run_ranks
 
 CALLS = 6
@@ -76,6 +81,33 @@ def test_groups_have_flags_of_their_own() -> None:
         (True, False, False),
         (False, False, False),
     ], ranks
+
+
+def trains_by_functions(culprit: int, at: int) -> None:
+    """Train in the function style; one rank fails in this step."""
+    import torch
+    import torch.distributed as dist
+
+    for step in range(CALLS):
+        dist.all_reduce(torch.ones(1))
+        if dist.get_rank() == culprit and step == at:
+            try_or_defer(open, "/nowhere/metadata.json", "w")
+        if sync_should_stop(has_deferred_error()):
+            print("stopped at", step)
+            break
+    dist.destroy_process_group()
+    raise_if_deferred_error()
+    assert not sync_should_stop(False)
+
+
+@pytest.mark.parametrize(("culprit", "at"), [(0, 0), (1, 2), (2, CALLS - 1)])
+def test_the_function_style_raises_only_where_it_failed(culprit: int, at: int) -> None:
+    for rank, one in enumerate(run_ranks(trains_by_functions, 3, culprit, at)):
+        assert f"stopped at {at}\n" in one.output
+        assert one.status == int(rank == culprit)
+        error = "FileNotFoundError: [Errno 2] No such file or directory"
+        last = one.output.rstrip().rpartition("\n")[2]
+        assert last.startswith(error) == (rank == culprit), one.output
 
 
 def test_alone_in_a_group_it_is_the_local_flag() -> None:

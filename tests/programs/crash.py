@@ -148,6 +148,13 @@ def churning(started: threading.Semaphore) -> None:
         thread.join()
 
 
+def raw_clone() -> int:
+    """Do what fork(2) does, and tell neither the interpreter nor the C library."""
+    number = 56 if os.uname().machine == "x86_64" else 220
+    child: int = ctypes.CDLL(None).syscall(number, signal.SIGCHLD, 0, 0, 0, 0)
+    return child
+
+
 class Steps:
     """The steps that the library has no function for."""
 
@@ -158,6 +165,31 @@ class Steps:
             threading.Thread(target=waiting, args=(started, never), daemon=True).start()
         for _ in range(int(count)):
             started.acquire()
+
+    @staticmethod
+    def named_threads(*names: str) -> None:
+        """Start threads that wait, under these names of the kernel's."""
+        started, never = threading.Semaphore(0), threading.Event()
+        prctl = ctypes.CDLL(None).prctl
+
+        def named(name: str) -> None:
+            prctl(15, name.encode(), 0, 0, 0)  # PR_SET_NAME
+            waiting(started, never)
+
+        for name in names:
+            threading.Thread(target=named, args=[name], daemon=True).start()
+            started.acquire()
+
+    @staticmethod
+    def while_another_holds_the_gil(fault: str) -> None:
+        """Crash in a native thread while a thread of Python's keeps the GIL."""
+
+        def holding() -> None:
+            released.await_call()
+            held.hold_for_ever()
+
+        threading.Thread(target=holding, daemon=True).start()
+        released.call_while_held(library_function(fault))
 
     @staticmethod
     def deep_threads(count: str, depth: str) -> None:
@@ -554,6 +586,23 @@ class Steps:
         print(f"child {child} ended with {status}", file=sys.stderr)
 
     @staticmethod
+    def raw_clone(*step: str) -> None:
+        """The same in a child of a raw clone(2)."""
+        child = raw_clone()
+        if child == 0:
+            do(":".join(step))
+            os._exit(0)
+        status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        print(f"child {child} ended with {status}", file=sys.stderr)
+
+    @staticmethod
+    def vfork(fault: str) -> None:
+        """The same in a child that shares the memory of this process."""
+        status = released.in_vfork_child(library_function(fault))
+        status = os.waitstatus_to_exitcode(status)
+        print(f"child ended with {status}", file=sys.stderr)
+
+    @staticmethod
     def raise_error(text: str) -> None:
         raise ValueError(text)
 
@@ -576,6 +625,21 @@ class Steps:
         from firstfault import get_error_handler
 
         get_error_handler().record_exception(ValueError(text))
+
+    @staticmethod
+    def both(first: str, second: str) -> None:
+        """Do one step, whose arguments follow commas, and then another."""
+        do(first.replace(",", ":"))
+        do(second)
+
+    @staticmethod
+    def fail_and_crash(text: str, fault: str) -> None:
+        """Fail as a program of its own would, and crash on the way out."""
+        from firstfault import _error_handler, get_error_handler
+
+        _error_handler.leaving.set(True)
+        get_error_handler().record_exception(ValueError(text))
+        library_function(fault)()
 
     @staticmethod
     def take_over(path: str) -> None:

@@ -52,9 +52,10 @@ class Deferred(Captures):
 
     @property
     def stopped_at(self) -> int | None:
-        """The step at which `should_stop` said so first, else the number of its call.
+        """The step at which `should_stop` said so first; None before that.
 
-        None before that.
+        Where no step was named, it is the number of that call, counted from 1; None in
+        a run without peers.
         """
         return self._stopped_at
 

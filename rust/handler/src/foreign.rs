@@ -50,6 +50,8 @@ static DESCRIPTOR: AtomicI32 = AtomicI32::new(-1);
 static DEVICE: AtomicU64 = AtomicU64::new(0);
 static INODE: AtomicU64 = AtomicU64::new(0);
 static PROCESS: AtomicI32 = AtomicI32::new(0);
+/// The same file under another number, for when all are in use: the record needs one, and the list of threads.
+static RESERVE: AtomicI32 = AtomicI32::new(-1);
 
 /// Takes the dumper out of the action that `faulthandler.register` has just set for a signal, and restores the default.
 ///
@@ -69,6 +71,8 @@ pub fn take_python_dumper(signal: i32, descriptor: i32) {
     SIGNAL.store(signal, Ordering::Relaxed);
     DESCRIPTOR.store(descriptor, Ordering::Relaxed);
     remember(descriptor);
+    let reserve = sys::duplicate_above(descriptor, descriptor);
+    RESERVE.store(reserve.unwrap_or(-1), Ordering::Relaxed);
     FUNCTION.store(address, Ordering::Release);
 }
 
@@ -111,10 +115,15 @@ pub fn forget_python_dump() {
     }
 }
 
-/// Closes the memory file, so that something else can be opened; returns whether there was one to close.
+/// Closes the reserve, so that something else can be opened, or else the memory file; returns whether there was one.
 ///
-/// The next dump makes it anew, where there is room by then. A view of what it held stays.
+/// The next dump makes the memory file anew, where there is room by then. A view of what it held stays.
 pub fn give_up_descriptor() -> bool {
+    let reserve = RESERVE.swap(-1, Ordering::Relaxed);
+    if reserve >= 0 && is_known(reserve) {
+        sys::close(reserve);
+        return true;
+    }
     let descriptor = DESCRIPTOR.load(Ordering::Relaxed);
     let had_one = is_ours(descriptor);
     if had_one {

@@ -75,6 +75,7 @@ pub(super) fn write(record: &Record<'_>, writer: &mut Writer<'_>) {
     writer.number(total as i64);
     write_modules(writer, &room);
     room.threads_cut = total.saturating_sub(written);
+    room.other_crashes_cut = record.other_crashes_cut;
     room.write(writer, native::stacks_cut());
 }
 

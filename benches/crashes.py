@@ -101,7 +101,7 @@ def stages() -> None:
     """Show what the stages of a crash take with few and with many threads."""
     headline(
         "stages of a crash, milliseconds",
-        "first file, own native, others' native",
+        "first file, own native, others' native, names",
     )
     for threads in 1, 50, 500:
         taken: dict[str, list[float]] = {}
@@ -116,11 +116,12 @@ def stages() -> None:
                     firsts.append(first)
         middle = {name: statistics.median(times) for name, times in taken.items()}
         own, others = middle["own_native_stack"], middle["other_native_stacks"]
+        names = middle["symbols"]
         first = statistics.median(firsts)
         row(
             f"{threads} threads, all stages",
             f"{sum(middle.values()):.2f}",
-            f"{first:.2f}, {own:.2f}, {others:.2f}",
+            f"{first:.2f}, {own:.2f}, {others:.2f}, {names:.2f}",
         )
 
 

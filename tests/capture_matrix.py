@@ -20,6 +20,9 @@ SOME = (
 SOME_OF_PYTHON = (*SOME, "os.abort", "free of a free block", "kill by itself")
 SOME_OF_A_THREAD = tuple(name for name in SOME_OF_PYTHON if name in OF_A_THREAD)
 TWO = ("read of a null pointer", "abort")
+# Whose core dumps are compared: faults of the kernel's, one of them with the stack used
+# up, and signals that the process sends to itself, one of them out of the C++ library.
+DUMPED = ("read of a null pointer", "stack overflow", "C++ exception", "abort")
 
 # Where the record is.
 OWN, CHILD, BESIDE = "own file", "child's file", "beside"
@@ -40,6 +43,8 @@ class Context:
     # A function of test_capture_matrix.py that prepares the surroundings.
     around: str = ""
     record: str = OWN
+    # Whether an older file at the error file's path is kept beside.
+    keeps: bool = False
     # Faults that leave no record here, and why; an asterisk is all others.
     without: dict[str, str] = field(default_factory=dict)
     # Faults that are recorded as another here, and why.
@@ -115,6 +120,15 @@ CONTEXTS = {
     ),
     "forked child": Context(
         place="forked_child", stack=("fault", "forked_child", *IN_MAIN), record=CHILD
+    ),
+    "child of a raw clone": Context(
+        SOME,
+        place="raw_clone_child",
+        stack=("fault", "raw_clone_child", *IN_MAIN),
+        record=CHILD,
+    ),
+    "child in its parent's memory": Context(
+        SOME, place="vfork_child", stack=("vfork_child", *IN_MAIN), record=CHILD
     ),
     "child of a child": Context(
         place="grandchild",
@@ -215,7 +229,9 @@ CONTEXTS = {
     "descriptors closed and taken": Context(SOME, steps=("close_all", "reopen_all")),
     "descriptors used up": Context(SOME, steps=("use_up_descriptors",)),
     "standard descriptors closed": Context(SOME, steps=("close_standard",)),
-    "working directory changed": Context(SOME, steps=("chdir:/",), around="relative"),
+    "working directory changed": Context(
+        SOME, steps=("chdir:elsewhere",), around="relative"
+    ),
     "working directory removed": Context(SOME, steps=("remove_own_directory",)),
     "environment cleared": Context(SOME, steps=("clear_environment",)),
     "umask 0777": Context(SOME, steps=("umask:777",)),
@@ -277,11 +293,13 @@ CONTEXTS = {
         under=("torch", "firstfault_in_torch"),
     ),
     "error file present and empty": Context(SOME, around="empty_file"),
-    "error file of an earlier run": Context(SOME, around="old_file", record=OWN),
+    "error file of an earlier run": Context(SOME, around="old_file", keeps=True),
     "error file of another process": Context(
         SOME, steps=("other_record:firstfault",), record=BESIDE
     ),
-    "error file of another recorder": Context(SOME, steps=("other_record:message",)),
+    "error file of another recorder": Context(
+        SOME, steps=("other_record:message",), keeps=True
+    ),
     "user 65534": Context(SOME, steps=("become_nobody",), around="open_directory"),
     "user 65534 from the start": Context(
         SOME, before=("become_nobody",), under=BARE, around="open_directory"
@@ -330,7 +348,7 @@ class Row:
     fault: str
     # Every fault in the main thread, and the first fault of each context.
     is_quick: bool
-    # Core dumps take longer than all the rest.
+    # Whether the full matrix compares core dumps: they take longer than all the rest.
     has_core: bool
 
 
@@ -340,4 +358,5 @@ def rows() -> Iterator[Row]:
         for number, fault in enumerate(details.faults):
             is_first = number == 0 or context == "main thread"
             is_slow = fault == "limit of processor time" or "torch" in context
-            yield Row(context, fault, is_first and not is_slow, number == 1)
+            is_quick = is_first and not is_slow
+            yield Row(context, fault, is_quick, fault in DUMPED)

@@ -30,23 +30,24 @@ class Core:
 def read_core(path: Path) -> Core:
     """Return the facts of the thread that the kernel dumped first, the crashed one."""
     found = list(notes(path))
-    files = next(mappings(data) for kind, data in found if kind == NT_FILE)
     statuses = [data for kind, data in found if kind == NT_PRSTATUS]
     information = next(data for kind, data in found if kind == NT_SIGINFO)
     register = REGISTERS + 8 * PROGRAM_COUNTER[platform.machine()]
     (program_counter,) = struct.unpack_from("<Q", statuses[0], register)
     signal, _, code = struct.unpack_from("<iii", information)
     (address,) = struct.unpack_from("<Q", information, 16)
-
-    def place(address: int) -> tuple[str, int]:
-        for start, end, offset, name in files:
-            if start <= address < end:
-                return name, address - start + offset
-        return "", address
-
     # A sent signal has its sender there: process ID and user ID.
-    told = place(address) if code > 0 else address >> 32
-    return Core(place(program_counter), signal, code, told, len(statuses))
+    told = place(path, address) if code > 0 else address >> 32
+    return Core(place(path, program_counter), signal, code, told, len(statuses))
+
+
+def place(path: Path, address: int) -> tuple[str, int]:
+    """Return the file that was mapped there and the offset in it; no name without."""
+    found = next(data for kind, data in notes(path) if kind == NT_FILE)
+    for start, end, offset, name in mappings(found):
+        if start <= address < end:
+            return name, address - start + offset
+    return "", address
 
 
 def read_memory(path: Path, address: int, length: int) -> bytes:

@@ -1,5 +1,6 @@
 """The package as the tests build it for themselves: its handler breaks on purpose."""
 
+import atexit
 import functools
 import json
 import os
@@ -38,6 +39,7 @@ def injected_package() -> Path:
         if message.get("target", {}).get("name") == "_native"
     )
     directory = Path(tempfile.mkdtemp(prefix="firstfault-injected-"))
+    atexit.register(shutil.rmtree, directory)
     package = directory / "firstfault"
     package.mkdir()
     for path in Path(firstfault.__path__[0]).iterdir():
@@ -47,9 +49,13 @@ def injected_package() -> Path:
     return directory
 
 
-def injecting(*plans: str) -> dict[str, str | None]:
-    """Return the environment of a program in whose handler these failures happen."""
+def injecting(*plans: str, happened: Path | None = None) -> dict[str, str | None]:
+    """Return the environment of a program in whose handler these failures happen.
+
+    The file `happened` gets a byte for each.
+    """
     return {
         "PYTHONPATH": str(injected_package()),
         "FIRSTFAULT_INJECT": ",".join(plans),
+        "FIRSTFAULT_INJECTED": str(happened) if happened else None,
     }

@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import re
 import subprocess
 import sys
 import time
@@ -16,6 +17,7 @@ import firstfault
 from boxes import SIZE, read_box
 from conftest import PROGRAMS, Run, clean_environment
 from crashes import missing
+from process_groups import run_ranks
 
 PROGRAM = """
 import ctypes, os, signal, sys, threading
@@ -100,6 +102,79 @@ def test_a_snapshot_of_the_end_takes_its_place(run: Run, number: int) -> None:
     assert told(ended.record(name)) == NOTES
 
 
+SHOW = """
+import glob, subprocess
+(path,) = glob.glob(os.path.dirname(os.environ["TORCHELASTIC_ERROR_FILE"]) + "/*.box")
+subprocess.run([sys.executable, "-m", "firstfault", "show", path])
+"""
+
+
+def test_show_tells_of_a_process_while_it_lives_and_when_it_is_gone(run: Run) -> None:
+    ended = run(PROGRAM, SHOW + KILL, env=RANK)
+    assert ended.status == -SIGKILL
+    (path,) = boxes(ended.directory)
+    command = [sys.executable, "-m", "firstfault", "show", str(path)]
+    gone = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    alive = ended.stdout
+    assert alive.splitlines()[0] == "The process is alive"
+    vanished = "The process vanished while main ran: no error file, no exit"
+    assert gone.splitlines()[0] == vanished
+    assert alive.splitlines()[1:] == gone.splitlines()[1:]
+    assert "who   rank 2, host " in gone
+    assert re.search(r"when .*, step 12, run job-7", gone)
+    notes = [line.split(maxsplit=1)[1] for line in gone.splitlines()[-3:]]
+    assert notes == ["enter main", "load 7", "last words"]
+    told = json.loads(
+        subprocess.run(
+            [*command, "--json"], capture_output=True, text=True, check=True
+        ).stdout
+    )
+    assert (told["black_box"]["state"], told["black_box"]["process"]) == (
+        "running",
+        "gone",
+    )
+    assert told["firstfault"]["step"] == 12
+
+
+def is_killed_in_its_group(jobs: str, backend: str | None) -> None:
+    """Die without a word once all ranks have met."""
+    import torch.distributed as dist
+
+    job, rank = Path(jobs), int(os.environ["RANK"])
+    os.environ["TORCHELASTIC_ERROR_FILE"] = str(job / f"{rank}" / "error.json")
+
+    @firstfault.record
+    def main() -> None:
+        where = {"init_method": f"file://{job}/store", "rank": rank, "world_size": 2}
+        dist.init_process_group(backend, **where)
+        firstfault.breadcrumb("after")
+        (job / f"{rank}" / "is_there").touch()
+        while len(list(job.glob("*/is_there"))) < 2:
+            time.sleep(0.01)
+        os.kill(os.getpid(), SIGKILL)
+
+    main()
+
+
+# What torch makes of the backend asked for; None is one for each device that is there.
+GROUPS = {"gloo": r"gloo", "cpu:gloo": r"cpu:gloo", None: r"cpu:gloo(,.*)?"}
+
+
+@pytest.mark.parametrize("backend", GROUPS)
+def test_a_process_group_is_a_breadcrumb(tmp_path: Path, backend: str | None) -> None:
+    for rank in "01":
+        (tmp_path / rank).mkdir()
+    ranks = run_ranks(is_killed_in_its_group, 2, str(tmp_path), backend, group=False)
+    assert [rank.status for rank in ranks] == [-SIGKILL, -SIGKILL], ranks
+    for rank in "01":
+        (path,) = boxes(tmp_path / rank)
+        names = [note for note in read_box(path).notes if note[0] != "enter"]
+        (name, value), after = names
+        assert name == "process_group"
+        assert re.fullmatch(GROUPS[backend] + "/2", value or "")
+        assert after == ("after", None)
+
+
 TERM = f"os.kill(os.getpid(), {SIGTERM:d})"
 STAYS = {
     "no snapshot": (TERM, {"FIRSTFAULT_SNAPSHOT": "0"}),
@@ -162,6 +237,28 @@ def test_the_state_says_how_far_it_came(run: Run, way: str) -> None:
     ended = run(program, body)
     box = read_box(boxes(ended.directory)[0])
     assert (box.state, box.notes[-len(notes) :]) == (state, notes)
+
+
+# Takes the right to remove names from the directory, also from root.
+LOCK = """
+import os
+from pathlib import Path
+
+def lock():
+    Path(os.environ["TORCHELASTIC_ERROR_FILE"]).parent.chmod(0o555)
+    if os.getuid() == 0:
+        os.setuid(65534)
+"""
+
+
+def test_a_box_that_cannot_be_removed_says_that_all_went_well(run: Run) -> None:
+    ended = run(LOCK + PROGRAM + "lock()\n", "pass", env=RANK)
+    assert (ended.status, ended.stderr, ended.files) == (0, "", [])
+    (path,) = boxes(ended.directory)
+    assert (read_box(path).state, read_box(path).step) == ("finished", 12)
+    found = report(ended.directory)
+    assert found["root_cause"] is None
+    assert found["ranks"]["succeeded"] == "2"
 
 
 def test_a_forked_child_has_no_box_and_leaves_its_parents_alone(run: Run) -> None:

@@ -111,9 +111,17 @@ def test_a_link_to_nowhere_is_not_followed(directory: Path, tmp_path: Path) -> N
     assert ours.record(f"error.{ours.pid}.json")
 
 
+ENDINGS = pytest.mark.parametrize(
+    ("step", "status", "kind"),
+    [("read_null", -SIGSEGV, "signal"), ("raise_error:" + "n" * 5000, 1, "exception")],
+    ids=["crash", "raise"],
+)
+
+
+@ENDINGS
 @pytest.mark.parametrize("content", ["", "x" * 4096])
 def test_a_mount_point_is_written_in_place(
-    directory: Path, tmp_path: Path, content: str
+    directory: Path, tmp_path: Path, content: str, step: str, status: int, kind: str
 ) -> None:
     """As kubelet mounts a pod's termination log, which it reads 4096 bytes of."""
     log = tmp_path / "termination-log"
@@ -121,15 +129,17 @@ def test_a_mount_point_is_written_in_place(
     os.utime(log, (1_000_000, 1_000_000))
     (directory / "error.json").touch()
     mount = in_mount_namespace(f"mount --bind {log} {directory}/error.json")
-    ours = crash(directory, "threads:3", "read_null", prefix=mount)
-    assert ours.status == -SIGSEGV
+    ours = crash(directory, "threads:3", step, prefix=mount)
+    assert ours.status == status
     assert ours.files == ["error.json"]
     written = log.read_bytes()
     assert len(written) <= IN_PLACE_MAX
     record = read_record(log)
-    assert record["message"]["message"].startswith("SIGSEGV")
-    assert record["firstfault"]["kind"] == "signal"
-    assert "in main" in record["message"]["extraInfo"]["py_callstack"]
+    said = "SIGSEGV" if kind == "signal" else "ValueError: nnn"
+    assert record["message"]["message"].startswith(said)
+    assert record["firstfault"]["kind"] == kind
+    shown = "in main" if kind == "signal" else "Traceback (most recent call last):"
+    assert shown in record["message"]["extraInfo"]["py_callstack"]
 
 
 def test_a_mount_point_is_empty_after_a_recovered_fault(
@@ -210,12 +220,18 @@ def test_it_can_be_switched_off(directory: Path, tmp_path: Path) -> None:
     assert ours.stderr == theirs.stderr == ""
 
 
-def test_secrets_in_the_command_line_are_not_recorded(directory: Path) -> None:
+@ENDINGS
+def test_secrets_in_the_command_line_are_not_recorded(
+    directory: Path, step: str, status: int, kind: str
+) -> None:
     # Steps that nobody executes: they follow the fault.
     rest = ["--api-key=k3y", "--password", "pa55", "--hf_token=t0k", "--lr=0.1"]
-    ours = crash(directory, "read_null", *rest)
-    text = (directory / "error.json").read_text()
-    assert not any(secret in text for secret in ("k3y", "pa55", "t0k"))
+    ours = crash(directory, step, *rest)
+    assert ours.status == status
+    assert ours.record()["firstfault"]["kind"] == kind
+    for name in ours.files:
+        text = (directory / name).read_text()
+        assert not any(secret in text for secret in ("k3y", "pa55", "t0k")), name
     argv = ours.record()["firstfault"]["process"]["argv"]
     assert len(argv) == len(rest) + 6
     assert argv[-1] == "--lr=0.1"

@@ -1,13 +1,15 @@
 """The core dump is the one that the process would have left without us."""
 
 import os
+import shutil
 import signal
+import subprocess
 from pathlib import Path
 
 import pytest
 
-from cores import Core, read_core
-from crashes import allow_cores, crash, need_cores
+from cores import Core, place, read_core
+from crashes import allow_cores, crash, missing, need_cores
 from test_crash import FAULTS
 
 SENT = ["kill:11", "kill:6", "signal_own_thread:7", "queue_signal:8", "raise_signal:4"]
@@ -80,3 +82,32 @@ def test_a_signal_of_the_parent_tells_its_sender(tmp_path: Path) -> None:
     core = read_core(path)
     assert (core.signal, core.code) == (signal.SIGSEGV, 0)
     assert core.address == os.getuid()
+
+
+# What gdb says of a core dump, as numbers.
+ASKED = ["$pc", "$_siginfo.si_signo", "$_siginfo.si_code"]
+ASKED += ["$_siginfo._sifields._sigfault.si_addr", "$_inferior_thread_count"]
+
+
+@pytest.mark.parametrize("step", ["write_read_only", "overflow"])
+def test_gdb_reads_the_same_from_it(tmp_path: Path, step: str) -> None:
+    if not shutil.which("gdb"):
+        missing("gdb")
+    (tmp_path / "errors").mkdir()
+    options = {"under": "nothing", "cwd": tmp_path, "limits": allow_cores}
+    crash(tmp_path / "errors", "threads:3", step, **options)
+    (path,) = tmp_path.glob("core*")
+    asking = [f"print('=%d' % int(gdb.parse_and_eval('{each}')))" for each in ASKED]
+    done = subprocess.run(
+        ["gdb", "-batch", "-nx", "-ex", f"python {'; '.join(asking)}", "-c", path],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    told = [int(line[1:]) for line in done.stdout.splitlines() if line[:1] == "="]
+    assert len(told) == len(ASKED), done.stderr
+    program_counter, number, code, address, threads = told
+    core = read_core(path)
+    assert core == Core(
+        place(path, program_counter), number, code, place(path, address), threads
+    )

@@ -2,7 +2,7 @@
 
 import re
 from pathlib import Path
-from signal import SIGABRT, SIGFPE, SIGSEGV, Signals
+from signal import SIGABRT, SIGFPE, SIGSEGV, SIGTERM, Signals
 
 import pytest
 
@@ -11,7 +11,11 @@ from crashes import built_library, crash
 FOUND = 97
 FORBIDDEN = [
     *("malloc", "calloc", "realloc", "free"),
-    *("pthread_mutex_lock", "dlopen", "dlsym", "dl_iterate_phdr"),
+    *("posix_memalign", "aligned_alloc", "memalign"),
+    *("pthread_mutex_lock", "pthread_mutex_trylock", "pthread_spin_lock"),
+    *("pthread_rwlock_rdlock", "pthread_rwlock_wrlock", "pthread_once"),
+    *("pthread_cond_wait", "pthread_cond_signal", "pthread_cond_broadcast"),
+    *("dlopen", "dlclose", "dlsym", "dlerror", "dladdr", "dl_iterate_phdr"),
 ]
 
 
@@ -36,6 +40,7 @@ FAULTS = {
     "native thread": ("read_null", SIGSEGV, "native_thread"),
     "Python thread": ("read_null", SIGSEGV, "python_thread"),
     "child": ("read_null", SIGSEGV, "forked_child"),
+    "request to end": (f"kill:{SIGTERM:d}", SIGTERM, "main"),
 }
 
 

@@ -1,5 +1,6 @@
 """The handlers of others: they are called as without us, and may recover."""
 
+import ctypes
 import os
 import re
 import time
@@ -124,6 +125,71 @@ def test_users_of_faulthandler_see_no_difference(run: Run) -> None:
     assert theirs.stdout.startswith("True True False\n")
 
 
+DUMPS = """
+import faulthandler, os, re, signal, sys, tempfile, threading
+
+def dumped(file):
+    file.seek(0)
+    text = re.sub("0x[0-9a-f]+", "0x", file.read().decode())
+    # The decorator's own frame is not in the run without it.
+    return [line for line in text.splitlines() if "/_record.py" not in line]
+
+def main():
+    with tempfile.TemporaryFile() as file:
+        faulthandler.register(signal.SIGUSR1, file, all_threads=True, chain=False)
+        os.kill(os.getpid(), signal.SIGUSR1)
+        print("register", *dumped(file), sep="\\n")
+        print(faulthandler.unregister(signal.SIGUSR1))
+        print(faulthandler.unregister(signal.SIGUSR1))
+    with tempfile.TemporaryFile() as file:
+        faulthandler.dump_traceback_later(0.2, file=file)
+        never.wait(1)
+        print("later", *dumped(file), sep="\\n")
+    with tempfile.TemporaryFile() as file:
+        faulthandler.dump_traceback(file)
+        print("now", *dumped(file), sep="\\n")
+
+never = threading.Event()
+threading.Thread(target=never.wait, daemon=True).start()
+if sys.argv[1] == "ours":
+    from firstfault import record
+    main = record(main)
+main()
+"""
+
+
+def test_what_faulthandler_dumps_is_the_same(run: Run) -> None:
+    theirs, ours = run(DUMPS, "theirs"), run(DUMPS, "ours")
+    assert (theirs.status, theirs.stderr) == (0, "")
+    assert (ours.status, ours.stderr, ours.stdout) == (0, "", theirs.stdout)
+    assert theirs.stdout.count(" in main") >= 3
+    assert theirs.stdout.count(" in wait") >= 2
+
+
+UNREGISTERS = """
+import ctypes, faulthandler, signal, firstfault
+
+@firstfault.record
+def main():
+    found = [n for n in range(signal.SIGRTMIN, 65) if faulthandler.unregister(n)]
+    print(*(signal.SIGRTMAX - n for n in found))
+    ctypes.string_at(16)
+
+main()
+"""
+
+
+def test_the_dumper_is_a_registration_that_a_program_can_take_back(run: Run) -> None:
+    """It cannot be hidden: what is not registered dumps nothing."""
+    ended = run(UNREGISTERS)
+    assert (ended.status, ended.files) == (-SIGSEGV, ["error.json"])
+    (below,) = map(int, ended.stdout.split())
+    assert 0 <= below < 8
+    # Where CPython has the function below it by name, that one serves.
+    is_exported = hasattr(ctypes.pythonapi, "_Py_DumpTraceback")
+    assert ("main" in functions(crashed_thread(ended.record()))) == is_exported
+
+
 @pytest.mark.parametrize("under", ["activate", "firstfault"])
 def test_ten_thousand_recovered_faults_leave_nothing(
     directory: Path, under: str
@@ -157,6 +223,54 @@ def test_a_child_of_a_handler_crashes(directory: Path) -> None:
 def test_a_handler_installed_after_us_recovers(directory: Path) -> None:
     ours = crash(directory, install(RECOVER), "touch:10000")
     assert (ours.status, ours.stderr, ours.files) == (0, "", [])
+
+
+# What puts our handlers back above those that we know.
+REASSERTED = {
+    "activated again": ("activate", ["activate_again", "activate_again"]),
+    "activated in record": ("firstfault", ["activate_again"]),
+    "faulthandler on": ("activate", ["enable"]),
+    "faulthandler on again": ("firstfault", ["enable", "enable"]),
+}
+
+
+@pytest.mark.parametrize("again", REASSERTED)
+def test_we_never_come_above_a_handler_that_we_do_not_know(
+    directory: Path, again: str
+) -> None:
+    """It came after us and sees each fault first: no file, not for a moment."""
+    under, steps = REASSERTED[again]
+    # faulthandler's own, enabled only now, would be above it, and end the process.
+    steps = (
+        ["enable", install(RECOVER), *steps]
+        if under == "activate"
+        else ([install(RECOVER), *steps])
+    )
+    ours = crash(
+        directory,
+        *steps,
+        "watch",
+        "touch:1000",
+        "report_seen",
+        "report_files",
+        under=under,
+    )
+    assert (ours.status, ours.stderr, ours.files) == (0, "seen 0\n[]\n", [])
+
+
+@pytest.mark.parametrize("again", REASSERTED)
+def test_the_record_names_whom_it_lets_be_above_us(directory: Path, again: str) -> None:
+    under, steps = REASSERTED[again]
+    first = ["enable"] if under == "activate" else []
+    steps = [*first, install(RECOVER_OR_CALL), *steps, "read_null"]
+    ours = crash(directory, *steps, under=under)
+    assert (ours.status, ours.files) == (-SIGSEGV, ["error.json"])
+    handlers = ours.record()["firstfault"]["handlers"]
+    above = {found["signal"]: found.get("above", "") for found in handlers}
+    path, _, offset = above.pop("SIGSEGV").rpartition("+")
+    assert Path(path).samefile(faults_library())
+    assert int(offset, 16) > 0
+    assert not any(above.values())
 
 
 def test_other_threads_run_on_while_one_recovers(directory: Path) -> None:

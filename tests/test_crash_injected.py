@@ -18,10 +18,16 @@ from mounts import served
 STATUS = {"fault": "fault", "hang": "timeout", "watchdog": "fault"}
 # What happens to a stage's calls on files, and whether it can do without them.
 CALLS = ("short", "enospc", "eintr")
+# Stages that write files, and stages that read some: there it comes to pass.
+WRITING = {"minimal", "enriched"}
+READING = {"module", "own_python_stack", "park", "other_python_stacks"}
 # The stages that the full record tells of: those that were over when it was written.
 TOLD = STAGES[: STAGES.index("enriched")]
 # Stages that have less to say after another: nobody was stopped, or not all.
-FOLLOW = {"park": {"other_native_stacks", "other_python_stacks"}}
+FOLLOW = {
+    "park": {"other_native_stacks", "other_python_stacks", "symbols"},
+    "other_native_stacks": {"symbols"},
+}
 # A crash in C with the GIL released, one with a message, and a request to end.
 ENDS = {SIGSEGV: "read_null", SIGABRT: "os_abort", SIGTERM: f"kill:{SIGTERM:d}"}
 
@@ -33,10 +39,22 @@ def end(
     before: Sequence[str] = (),
 ) -> Crashed:
     steps = [*before, "threads:2", ENDS[signal]]
-    ended = crash(directory, *steps, env=injecting(*plans), under="activate")
+    happened(directory).unlink(missing_ok=True)
+    env = injecting(*plans, happened=happened(directory))
+    ended = crash(directory, *steps, env=env, under="activate")
     assert ended.status == -signal
     assert ended.stderr == ""
     return ended
+
+
+def happened(directory: Path) -> Path:
+    """Return the file that has a byte for each failure of the last run."""
+    return directory.parent / "happened"
+
+
+def times(directory: Path) -> int:
+    """Return how often the plan of the last run came to pass."""
+    return happened(directory).stat().st_size
 
 
 def the_record(ended: Crashed, signal: Signals = SIGSEGV) -> dict:
@@ -63,6 +81,7 @@ def check_sections(record: dict, broken: str) -> None:
         "park": len(others) == section["threads_total"] - 1 == 2,
         "other_native_stacks": all(len(t.get("native", ())) > 1 for t in others),
         "other_python_stacks": any("waiting" in functions(t) for t in others),
+        "symbols": any("symbol" in f for t in others for f in t.get("native", ())),
     }
     missing = {stage for stage, there in is_there.items() if not there}
     assert missing <= {broken} | FOLLOW.get(broken, set())
@@ -95,6 +114,8 @@ def test_a_stage_is_cut_short(directory: Path, stage: str, kind: str) -> None:
 @pytest.mark.parametrize("stage", STAGES)
 def test_a_stage_s_calls_fail(directory: Path, stage: str, kind: str) -> None:
     record = the_record(end(directory, f"{stage}:{kind}"))
+    if stage in WRITING or (kind == "eintr" and stage in READING):
+        assert times(directory) > 0
     found = statuses(record)
     if (stage, kind) == ("enriched", "enospc"):
         assert found == {}
@@ -213,6 +234,23 @@ def test_a_fault_on_the_way_to_a_network_file_system(
 @pytest.mark.parametrize("stage", ["minimal", "enriched"])
 def test_a_fault_at_each_call_on_the_way_to_it(directory: Path, stage: str) -> None:
     assert all(on_a_network(directory, stage, call) >= 1 for call in range(1, 60))
+
+
+@pytest.mark.parametrize("kind", CALLS)
+@pytest.mark.parametrize("stage", sorted(WRITING))
+def test_calls_fail_on_the_way_to_it(directory: Path, stage: str, kind: str) -> None:
+    """The spare place is written to by the same calls, and memory too."""
+    env = injecting(f"{stage}:{kind}", happened=happened(directory))
+    ended, kept = served().crash(directory, "threads:2", "read_null", env=env)
+    assert ended.status == 128 + SIGSEGV
+    assert times(directory) > 0
+    assert list((kept / "shm").glob("*.json")) == []
+    found = statuses(read_record(kept / "errors/error.json"))
+    if (stage, kind) == ("enriched", "enospc"):
+        assert found == {}
+        return
+    refused = {stage} if kind == "enospc" else set()
+    assert {s for s, status in found.items() if status != "ok"} == refused
 
 
 @pytest.mark.slow

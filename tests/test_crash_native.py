@@ -110,7 +110,7 @@ def test_a_cpp_exception_in_a_native_thread(directory: Path) -> None:
 
 @pytest.mark.timeout(120)
 def test_torchrun_shows_both_stacks(tmp_path: Path) -> None:
-    """In its own summary: the native thread's stack and main's Python stack."""
+    """In its own summary, of an exception whose library came after activation."""
     library = faults_library()
     steps = ["torch_import", "native_through:throw_cpp"]
     done = subprocess.run(
@@ -129,8 +129,12 @@ def test_torchrun_shows_both_stacks(tmp_path: Path) -> None:
     assert done.returncode == 1
     _, _, summary = done.stderr.partition("Root Cause (first observed failure):")
     assert "exitcode  : -6" in summary
+    said = "aborted with a C++ exception in flight, St13runtime_error"
+    assert f"{said}: collective timed out, thread 'native'" in summary
     assert summary.count(f"  {library.name}+0x") >= 4
-    assert "  libstdc++.so.6" in summary
+    for function in ("throw_cpp", *CHAIN):
+        assert re.search(rf"  {library.name}\+0x[0-9a-f]+ \({function}\)\n", summary)
+    assert re.search(r"  libstdc\+\+\.so\.6\S* \(__cxa_throw\)\n", summary)
     assert re.search(r'crash\.py", line \d+ in native_through', summary)
 
 
@@ -258,23 +262,36 @@ def test_gdb_finds_the_same_frames(directory: Path, tmp_path: Path) -> None:
     assert found[-6:] == theirs[-6:]
 
 
+def of_copy(record: dict[str, Any], frame: dict[str, Any]) -> bool:
+    """Return whether a frame is in the copied library."""
+    modules = record["firstfault"]["modules"]
+    path = modules[frame["module"]]["path"] if "module" in frame else ""
+    return bool(path.endswith("/libcopied.so"))
+
+
 def test_show_says_what_it_cannot_know(directory: Path, tmp_path: Path) -> None:
-    """Another build at a module's path is no source of names."""
+    """Without the module's own file there is what the record has: exported names."""
     copy = tmp_path / "libcopied.so"
     shutil.copy(faults_library(), copy)
     ours = crash(directory, "through:read_null", library=copy)
     check(ours, "read_null")
     path = directory / "error.json"
+    raw = symbols(crashed_thread(ours.record()))
     copy.unlink()
     shown = symbolized(path)
-    assert not set(CHAIN) & set(symbols(crashed_thread(shown)))
+    assert shown["firstfault"]["modules"] == ours.record()["firstfault"]["modules"]
+    mine = [f for f in crashed_thread(shown)["native"] if of_copy(shown, f)]
+    assert [f.get("symbol", "?") for f in mine] == raw[:5] == ["?", "read_null", *CHAIN]
+    assert not any("line" in frame or "inlined" in frame for frame in mine)
     assert {"path": str(copy), "reason": "not on this machine"} in shown[
         "without_symbols"
     ]
-    assert "no functions of libcopied.so: not on this machine" in show(path)
+    note = "no functions of libcopied.so but exported ones: not on this machine"
+    assert note in show(path)
     shutil.copy(shutil.which("true") or "/bin/true", copy)
     shown = symbolized(path)
-    assert not set(CHAIN) & set(symbols(crashed_thread(shown)))
+    mine = [f for f in crashed_thread(shown)["native"] if of_copy(shown, f)]
+    assert not any("line" in frame for frame in mine)
     assert "another build on this machine" in json.dumps(shown["without_symbols"])
 
 
@@ -288,6 +305,23 @@ def test_show_quotes_the_program(directory: Path) -> None:
     quoted = r"^    through \(crash\.py:\d+\)\n      released\.stack_outer\("
     assert re.search(quoted, text, re.M)
     assert re.search(r"^    stack_middle \(libfirstfault_faults\.so", text, re.M)
+
+
+def test_show_gives_lines_and_names_as_in_the_source(directory: Path) -> None:
+    """From debug information where the library has it, and from C++'s encoded names."""
+    crash(directory, "native_through:throw_runtime_error", before=["load_cpp"])
+    text = show(directory / "error.json")
+    for name in CHAIN:
+        quoted = rf"^    {name} \(libfirstfault_faults\.so, stacks\.rs:\d+\)$"
+        assert re.search(quoted, text, re.M), text
+    assert re.search(r"^    std::terminate\(\) \(libstdc\+\+\.so", text, re.M)
+    assert "firstfault_faults::cpp::throw (libfirstfault_faults.so, cpp.rs:" in text
+    assert "_ZSt9terminatev" not in text
+    source = (ROOT / "tests/faults/src/stacks.rs").read_text().splitlines()
+    frames = crashed_thread(symbolized(directory / "error.json"))["native"]
+    inner = next(frame for frame in frames if frame.get("symbol") == "stack_inner")
+    assert Path(inner["file"]).name == "stacks.rs"
+    assert source[inner["line"] - 1] == "    fault();"
 
 
 def test_show_of_a_python_failure(run: Any) -> None:

@@ -1,12 +1,24 @@
 """Native threads record their own stack overflow once they are protected."""
 
+import ctypes
+import os
+import time
 from pathlib import Path
 from signal import SIGSEGV
 
 import pytest
 
-from conftest import Run
-from crashes import Crashed, crash, crashed_thread, faults_library, functions
+import firstfault
+from conftest import Run, read_record
+from crashes import (
+    Crashed,
+    crash,
+    crashed_thread,
+    faults_library,
+    functions,
+    main_thread,
+)
+from process_groups import process_ids, run_ranks
 from test_crash_stages import stages
 
 START, WITH_STACK = "start_waiting:0", "start_waiting:1"
@@ -75,6 +87,77 @@ def test_a_crash_while_threads_are_being_protected(tmp_path: Path) -> None:
         record = ours.record()
         assert record["firstfault"]["threads_total"] == 22
         assert set(stages(record).values()) == {"ok"}
+
+
+def native_threads(name: str) -> list[int]:
+    """Return the threads of this process whose name has this part."""
+    tasks = Path("/proc/self/task").iterdir()
+    return sorted(
+        int(task.name) for task in tasks if name in (task / "comm").read_text()
+    )
+
+
+def has_ended(pid: int) -> bool:
+    """Return whether a process is gone, or waits for its parent alone."""
+    try:
+        return ") Z " in Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return True
+
+
+def overflows_in_gloo(jobs: str, library: str, protects: bool) -> list[float]:
+    """Let a thread of rank 1's process group use up its stack."""
+    import torch
+    import torch.distributed as dist
+
+    job, rank = Path(jobs), int(os.environ["RANK"])
+    os.environ["TORCHELASTIC_ERROR_FILE"] = str(job / f"{rank}" / "error.json")
+    sums = []
+
+    def reduce() -> None:
+        tensor = torch.ones(1)
+        dist.all_reduce(tensor)
+        sums.append(tensor.item())
+
+    @firstfault.record
+    def main() -> None:
+        where = {"init_method": f"file://{job}/store", "rank": rank, "world_size": 2}
+        dist.init_process_group("gloo", **where)
+        reduce()
+        gloos = native_threads("gloo")
+        assert gloos
+        if protects:
+            assert firstfault.protect_native_threads() >= len(gloos)
+        # The interrupted threads of both ranks go on.
+        reduce()
+        if rank == 1:
+            ctypes.CDLL(library).overflow_in(gloos[-1])
+        while not has_ended(process_ids()["1"]):
+            time.sleep(0.05)
+
+    main()
+    return sums
+
+
+@pytest.mark.parametrize("protects", [True, False])
+def test_a_thread_of_a_process_group(tmp_path: Path, protects: bool) -> None:
+    for rank in "01":
+        (tmp_path / rank).mkdir()
+    ranks = run_ranks(
+        overflows_in_gloo,
+        2,
+        *(str(tmp_path), str(faults_library()), protects),
+        group=False,
+    )
+    assert ranks[1].status == -SIGSEGV
+    assert (ranks[0].status, ranks[0].value) == (0, [2.0, 2.0]), ranks[0].output
+    path = tmp_path / "1" / "error.json"
+    assert path.exists() == protects
+    if protects:
+        record = read_record(path)
+        assert "): stack overflow at 0x" in record["message"]["message"]
+        assert "gloo" in crashed_thread(record)["name"]
+        assert "main" in functions(main_thread(record))
 
 
 PROGRAM = """

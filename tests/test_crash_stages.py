@@ -9,6 +9,7 @@ from signal import SIGABRT, SIGFPE, SIGILL, SIGSEGV, Signals
 import pytest
 
 from crashes import crash, crashed_thread, functions, missing
+from seccomp import refuse
 
 TOGETHER = {
     "read_null": (SIGSEGV, SIGSEGV),
@@ -37,13 +38,33 @@ def test_the_dumps_descriptor_belongs_to_somebody_else_now(directory: Path) -> N
     assert (directory / "other.txt").read_text() == ""
 
 
-def test_no_descriptor_is_free(directory: Path) -> None:
-    """Nothing can be opened, so there is no file; the process ends as without us."""
-    ours = crash(directory, "use_up_descriptors", "read_null")
-    assert ours.status == -SIGSEGV
-    assert ours.files in ([], ["error.json"])
-    for name in ours.files:
-        assert ours.record(name)
+@pytest.mark.parametrize("under", ["activate", "firstfault"])
+def test_no_descriptor_is_free(directory: Path, under: str) -> None:
+    """The one that is kept for this makes room for the record, then for all else."""
+    ours = crash(directory, "threads:3", "use_up_descriptors", "read_null", under=under)
+    assert (ours.status, ours.files) == (-SIGSEGV, ["error.json"])
+    record = ours.record()
+    assert set(stages(record).values()) == {"ok"}
+    crashed, *others = record["firstfault"]["threads"]
+    assert "main" in functions(crashed)
+    assert ["waiting" in functions(thread) for thread in others] == [True] * 3
+
+
+def test_no_descriptor_is_free_in_a_child(directory: Path) -> None:
+    steps = ["threads:3", "use_up_descriptors", "fork:read_null", "exit:0"]
+    ours = crash(directory, *steps)
+    assert ours.status == 0
+    (name,) = ours.files
+    assert "main" in functions(crashed_thread(ours.record(name)))
+
+
+def test_no_timer_can_be_made(directory: Path) -> None:
+    """Nothing could end a stage that hangs; none does."""
+    refused = refuse("timer_create")
+    ours = crash(directory, "threads:3", "read_null", under="activate", limits=refused)
+    assert (ours.status, ours.stderr, ours.files) == (-SIGSEGV, "", ["error.json"])
+    assert set(stages(ours.record()).values()) == {"ok"}
+    assert ours.record()["firstfault"]["threads_total"] == 4
 
 
 @pytest.mark.parametrize(
@@ -113,6 +134,7 @@ def test_a_stage_faults_or_hangs(
 @pytest.mark.parametrize("under", ["activate", "firstfault"])
 def test_twenty_threads_crash_at_once(tmp_path: Path, under: str, fault: str) -> None:
     signals: Counter[Signals] = Counter()
+    told = []
     for number in range(5):
         directory = tmp_path / str(number)
         directory.mkdir()
@@ -124,15 +146,35 @@ def test_twenty_threads_crash_at_once(tmp_path: Path, under: str, fault: str) ->
         assert Signals(-ours.status) in TOGETHER[fault]
         assert section["threads_total"] == 21
         others = section.get("other_crashes", [])
-        assert len(others) <= 16
         tids = [section["signal"]["tid"], *(other["tid"] for other in others)]
         assert len(set(tids)) == len(tids)
+        assert set(tids) <= {thread["tid"] for thread in section["threads"]}
+        assert {other["signal"] for other in others} <= set(TOGETHER[fault])
+        cut = section.get("truncated", {}).get("other_crashes", 0)
+        assert len(others) == 16 if cut else len(others) < 20
+        assert len(others) + cut < 20
+        told.append(len(others))
         # A thread without Python has no Python stack.
         found = stages({"firstfault": section})
         assert found.pop("own_python_stack") == "skipped"
         assert set(found.values()) == {"ok"}
         signals[Signals(-ours.status)] += 1
     assert sum(signals.values()) == 5
+    assert max(told) > 0
+
+
+def test_crashes_beyond_those_it_tells_of_are_counted(tmp_path: Path) -> None:
+    counted = []
+    for number in range(3):
+        directory = tmp_path / str(number)
+        directory.mkdir()
+        ours = crash(directory, "together:40:read_null:c_abort")
+        section = ours.record()["firstfault"]
+        cut = section.get("truncated", {}).get("other_crashes", 0)
+        assert cut < 40 - 16
+        assert not cut or len(section["other_crashes"]) == 16
+        counted.append(cut)
+    assert max(counted) > 0
 
 
 @pytest.mark.parametrize("fault", ["read_null", "held.read_null"])

@@ -45,6 +45,13 @@ def test_the_state_of_each_before_it_was_stopped(directory: Path) -> None:
     assert "python" not in found[-1]
 
 
+def test_the_names_of_threads_that_did_not_crash(directory: Path) -> None:
+    names = ["pt_autograd_0", "fifteen letters"]
+    found = threads(directory, f"named_threads:{':'.join(names)}", "read_null")
+    assert [thread["name"] for thread in found[1:]] == names
+    assert found[0]["name"] not in names
+
+
 def test_a_thread_that_blocks_signals_is_named_and_not_waited_for(
     directory: Path,
 ) -> None:
@@ -86,6 +93,16 @@ def test_who_holds_the_gil(directory: Path, fault: str) -> None:
 def test_a_python_thread_that_holds_the_gil(directory: Path) -> None:
     found = threads(directory, "threads:1", "held.read_null", context="python_thread")
     assert [thread["holds_gil"] for thread in found] == [True, False, False]
+
+
+def test_a_third_thread_that_holds_the_gil(directory: Path) -> None:
+    """Neither the crashed thread nor main, and stopped as the others are."""
+    steps = ["threads:1", "while_another_holds_the_gil:read_null"]
+    found = threads(directory, *steps)
+    assert found[0]["name"] == "native"
+    assert [thread["holds_gil"] for thread in found] == [False, False, False, True]
+    innermost = [functions(thread)[:1] for thread in found[1:]]
+    assert innermost == [["while_another_holds_the_gil"], ["wait"], ["holding"]]
 
 
 def test_the_gil_of_a_thread_that_does_not_answer(directory: Path) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+import firstfault
 from conftest import PROGRAMS, Ended, Run, read_record
 
 LAUNCHES = PROGRAMS / "launches.py"
@@ -23,7 +24,7 @@ def launch(run: Run, tmp_path: Path) -> Any:
     logs = tmp_path / "logs"
     logs.mkdir()
 
-    def launch(style: str, ending: str, **env: str) -> tuple[Ended, Path]:
+    def launch(style: str, ending: str, **env: str | None) -> tuple[Ended, Path]:
         return run(LAUNCHES, style, str(logs), ending, env=env), logs
 
     return launch
@@ -65,6 +66,55 @@ def test_an_exit_of_a_worker_is_recorded(
     assert ended.record()["message"]["errorCode"] == status
     assert ended.record()["firstfault"] == record["firstfault"]
     assert text in ended.stderr
+
+
+@pytest.mark.parametrize("style", ["spawn", "fork", "elastic"])
+def test_the_crash_of_a_function_becomes_the_parents(style: str, launch: Any) -> None:
+    ended, logs = launch(style, "segv")
+    assert ended.status == 1
+    theirs = read_record(worker_file(logs))
+    assert theirs["message"]["message"].startswith("SIGSEGV ")
+    assert theirs["message"]["errorCode"] == -11
+    assert theirs["firstfault"]["rank"]["local_rank"] == 1
+    assert ", in worker" in ended.stderr or " in worker" in ended.stderr
+    assert "exitcode  : -11 " in ended.stderr
+    # The launcher's own record is the worker's, whichever class its failure has.
+    assert ended.record() == theirs
+    cause = firstfault.report(logs).root_cause
+    assert cause is not None
+    assert (cause.rank, cause.category) == (1, "segfault")
+
+
+def test_a_killed_function_leaves_what_torch_says(launch: Any) -> None:
+    ended, logs = launch("elastic", "kill")
+    assert (ended.status, ended.files) == (1, [])
+    assert list(logs.rglob("error.json")) == []
+    assert "Signal 9 (SIGKILL) received by PID " in ended.stderr
+
+
+@pytest.mark.parametrize(
+    ("style", "ending", "rank", "category"),
+    [
+        ("mp_spawn", "segv", None, "segfault"),
+        ("mp_fork", "segv", "1", "segfault"),
+        ("mp_fork", "kill", None, "killed_unknown"),
+    ],
+)
+def test_a_child_that_a_signal_ended_is_what_its_parent_failed_for(
+    style: str, ending: str, rank: str | None, category: str, launch: Any
+) -> None:
+    """torch.multiprocessing's parent raises for it, and has a record of that beside."""
+    ended, _ = launch(style, ending, SET_RANK=rank)
+    assert ended.status == 1
+    own = [ended.record(name) for name in ended.files if ".term." not in name]
+    said = [record["message"]["message"].partition(" ")[0] for record in own]
+    assert "ProcessExitedException:" in said
+    assert ("SIGSEGV" in said) == (ending == "segv")
+    if rank is not None:
+        assert ended.record()["firstfault"]["signal"]["name"] == "SIGSEGV"
+    cause = firstfault.report(ended.directory).root_cause
+    assert cause is not None
+    assert cause.category == category
 
 
 def test_a_good_job_leaves_no_record(launch: Any) -> None:

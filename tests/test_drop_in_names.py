@@ -1,7 +1,10 @@
 """The public names: torch's, with torch's signatures, at next to no cost."""
 
+import contextlib
 import importlib
 import inspect
+import logging
+import sys
 from types import ModuleType
 
 import pytest
@@ -70,13 +73,58 @@ def test_has_torchs_signatures(name: str, theirs: ModuleType) -> None:
     assert parameters(firstfault) == parameters(theirs)
 
 
-def test_newer_hooks_are_there() -> None:
-    handler = firstfault.ErrorHandler()
-    assert handler._fn_name is None
-    assert handler.set_entrypoint_fn_name("main") is None  # type: ignore[func-returns-value]
-    assert handler._fn_name == "main"
-    assert handler.record_success() is None  # type: ignore[func-returns-value]
+NEWER_HOOKS = {"set_entrypoint_fn_name": ("main",), "record_success": ()}
+
+
+def test_newer_hooks_are_as_torchs(
+    theirs: ModuleType, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Of a torch that has them: older ones have neither."""
+    results = []
+    for module in (firstfault, theirs):
+        if not all(hasattr(module.ErrorHandler, hook) for hook in NEWER_HOOKS):
+            continue
+        caplog.clear()
+        handler = module.ErrorHandler()
+        signatures = [
+            str(inspect.signature(getattr(handler, hook))).partition(" ->")[0]
+            for hook in NEWER_HOOKS
+        ]
+        with caplog.at_level(logging.DEBUG):
+            returned = [getattr(handler, hook)(*a) for hook, a in NEWER_HOOKS.items()]
+        named = "main" in caplog.text
+        results.append((signatures, returned, handler._fn_name, named))
+    assert results[0][1:] == ([None, None], "main", True)
+    assert results[1:] in ([], [results[0]])
     assert firstfault.ErrorHandler._fn_name is None
+    assert firstfault.ErrorHandler()._fn_name is None
+
+
+def test_torchs_record_and_ours_call_a_handler_alike(theirs: ModuleType) -> None:
+    """Each hook that both have, in the same order, with the same arguments."""
+
+    def calls(module: ModuleType, hooks: set[str]) -> list[tuple[str, str]]:
+        called = []
+
+        class Handler(module.ErrorHandler):  # type: ignore[misc, name-defined]
+            def __getattribute__(self, name: str) -> object:
+                if name not in hooks:
+                    return super().__getattribute__(name)
+                return lambda *given: called.append((name, repr(given)))
+
+        def main(code: int) -> None:
+            if code > 1:
+                raise ValueError(code)
+            sys.exit(code)
+
+        for code in (0, 2):
+            with contextlib.suppress(ValueError):
+                module.record(main, Handler())(code)
+        return called
+
+    hooks = {"initialize", "record_exception", *NEWER_HOOKS}
+    shared = {hook for hook in hooks if hasattr(theirs.ErrorHandler, hook)}
+    assert calls(firstfault, shared) == calls(theirs, shared)
 
 
 def test_the_failures_import_no_torch(run: Run) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 import firstfault
+from conftest import Run
 from firstfault import FirstfaultError, MissingMessageError, ProcessFailure
 
 TORCH_FILE = {
@@ -270,3 +271,27 @@ class TestTheCopyBeside:
             "firstfault": {"final": True, "time_ns": 1700000000000000001}
         }
         assert self.write(directory, OUR_FILE, other).error_file_data == OUR_FILE
+
+
+def test_torch_reads_the_crash_and_not_what_was_recovered_before(
+    run: Run, theirs: ModuleType
+) -> None:
+    ended = run("""
+import ctypes
+from firstfault import ErrorHandler, record
+@record
+def main():
+    try: raise OSError("transient")
+    except OSError as e: ErrorHandler().record_exception(e)
+    ctypes.string_at(0)
+main()
+""")
+    assert ended.status == -11
+    path = ended.directory / "error.json"
+    read = theirs.ProcessFailure(0, 4711, -11, str(path))
+    for message in (read.message["message"], failure(path, -11).message["message"]):
+        assert message.startswith("SIGSEGV (Segmentation fault): ")
+        assert "transient" not in message
+    assert "in string_at" in read.message["extraInfo"]["py_callstack"]
+    (before,) = ended.record()["firstfault"]["preceded_by"]
+    assert before["message"] == "OSError: transient"

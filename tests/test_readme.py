@@ -19,6 +19,12 @@ def blocks(language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```", README, re.DOTALL | re.MULTILINE)
 
 
+def block(part: str) -> str:
+    """Return the one Python block that has this in it."""
+    (found,) = (text for text in blocks("python") if part in text)
+    return found
+
+
 def commands() -> list[str]:
     """Return the README's console commands."""
     lines = "".join(blocks("console")).splitlines()
@@ -26,8 +32,8 @@ def commands() -> list[str]:
 
 
 def test_the_python_example_records_what_ends_it(run: Run) -> None:
-    example, _, calls, _ = blocks("python")
-    assert run(calls).status == 0
+    example = blocks("python")[0]
+    assert run(block("firstfault.breadcrumb")).status == 0
     ended = run(example)
     assert (ended.status, ended.stderr, ended.files) == (0, "", [])
     ended = run(example.replace("...  # train", "import ctypes; ctypes.string_at(0)"))
@@ -36,7 +42,7 @@ def test_the_python_example_records_what_ends_it(run: Run) -> None:
 
 
 def test_the_report_from_python_is_as_shown(run: Run, tmp_path: Path) -> None:
-    _, example, _, _ = blocks("python")
+    example = block("firstfault.report")
     shutil.copytree(ROOT / "tests/data/corpus/segv_0", tmp_path / "logs")
     ended = run(example)
     assert (ended.status, ended.stderr) == (0, "")
@@ -47,8 +53,23 @@ def test_the_report_from_python_is_as_shown(run: Run, tmp_path: Path) -> None:
     )
 
 
+def test_an_error_handler_of_ones_own_is_asked(run: Run) -> None:
+    example = block("set_error_handler")
+    fails = """
+from firstfault import record
+@record
+def main(): raise ValueError("bad sample")
+main()
+"""
+    ended = run(example + fails)
+    assert (ended.status, ended.stdout) == (1, "failed: ValueError('bad sample')\n")
+    assert ended.record()["message"]["message"] == "ValueError: bad sample"
+    ended = run(example + "set_error_handler(None)\n" + fails)
+    assert (ended.status, ended.stdout) == (1, "")
+
+
 def test_the_deferred_error_is_raised_in_the_end_and_recorded(run: Run) -> None:
-    *_, example = blocks("python")
+    example = block("Deferred()")
     ended = run(example)
     assert (ended.status, ended.stderr, ended.files) == (0, "", [])
     fails = "if step == 17: open('/no/such')"

@@ -4,6 +4,8 @@ import functools
 import inspect
 import json
 import os
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -200,6 +202,40 @@ def main(): raise ValueError("x")
 main()
 """)
         assert (ended.status, ended.stdout) == (3, "True\n")
+
+    @pytest.mark.parametrize(
+        "blocks",
+        [
+            "threading.Thread(target=wait).start()",
+            "import atexit; atexit.register(wait)",
+        ],
+    )
+    def test_the_report_names_it_while_the_process_cannot_end(
+        self, blocks: str, run: Run, directory: Path, tmp_path: Path
+    ) -> None:
+        program = f"""
+import atexit, os, threading, time
+from firstfault import record
+def wait():
+    while not os.path.exists("go"): time.sleep(0.01)
+@record
+def main():
+    {blocks}
+    raise ValueError("x")
+main()
+"""
+        with ThreadPoolExecutor(1) as pool:
+            running = pool.submit(run, program)
+            while not (directory / "error.json").exists() and not running.done():
+                time.sleep(0.01)
+            cause = firstfault.report(directory).root_cause
+            is_alive = not running.done()
+            (tmp_path / "go").touch()
+            ended = running.result()
+        assert is_alive
+        assert ended.status == 1
+        assert cause is not None
+        assert cause.title == "ValueError: x"
 
 
 class TestDisabled:

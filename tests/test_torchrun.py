@@ -5,6 +5,7 @@ The jobs are the demo's own, so this is its test too.
 
 import json
 import os
+import re
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ from launchers import run_launcher
 
 RANKS = 4
 FAULTY = 2
+FAULTY_STEP = 3
 
 
 @dataclass(frozen=True)
@@ -73,6 +75,7 @@ class Expected:
     exit_code: int
     said_by_torchrun: str
     said_by_us: str
+    stack: tuple[str, ...] = ()
 
 
 EXPECTED = {
@@ -82,6 +85,7 @@ EXPECTED = {
         -11,
         "SIGSEGV (Segmentation fault): null pointer at 0x0, in libc",
         "in string_at (ctypes/__init__.py",
+        ("in string_at", "in train_step", "in main"),
     ),
     "abort": Expected(
         "abort",
@@ -89,6 +93,7 @@ EXPECTED = {
         -6,
         "SIGABRT (Aborted): raised by the process itself",
         "in abort (faults.py",
+        ("in abort", "in train_step", "in main"),
     ),
     "exception": Expected(
         "missing_file",
@@ -96,6 +101,7 @@ EXPECTED = {
         1,
         "RuntimeError: cannot read the next training shard",
         "FileNotFoundError: [Errno 2] No such file or directory",
+        ("in train_step", "in main"),
     ),
     "exit": Expected(
         "exit_without_traceback",
@@ -119,6 +125,8 @@ def test_both_reports_name_the_culprit(fault: str, tmp_path: Path) -> None:
     assert f"rank      : {FAULTY} (local_rank: {FAULTY})" in root_cause
     assert f"exitcode  : {expected.exit_code} " in root_cause
     assert expected.said_by_torchrun in root_cause
+    for function in expected.stack:
+        assert function in root_cause
 
     # Our report, in the same output.
     ours = job.stdout.split("### firstfault report")[1]
@@ -127,8 +135,10 @@ def test_both_reports_name_the_culprit(fault: str, tmp_path: Path) -> None:
     report = job.report()
     assert report["root_cause"]["rank"] == FAULTY
     assert report["root_cause"]["category"] == expected.category
+    assert report["root_cause"]["step"] == FAULTY_STEP
     assert report["ranks"]["primary"] == str(FAULTY)
     victims = report["ranks"]["collateral"], report["ranks"]["terminated"]
+    # Those in the collective with it lose their peer, or torchrun ends them before.
     assert sorted(ranks(",".join(filter(None, victims)))) == [0, 1, 3]
 
     # The files: the culprit's, the victims', and the launcher's own.
@@ -154,7 +164,7 @@ def test_both_reports_name_the_culprit(fault: str, tmp_path: Path) -> None:
 
 
 def test_a_cpp_exception_in_a_native_thread(tmp_path: Path) -> None:
-    """The text, and where main was, are in torchrun's own summary."""
+    """Torchrun's own summary has all three: its text, its native stack, and main's."""
     meeting = tmp_path / "fifo"
     os.mkfifo(meeting)
     command = [
@@ -173,7 +183,16 @@ def test_a_cpp_exception_in_a_native_thread(tmp_path: Path) -> None:
     assert "exitcode  : -6 " in summary
     assert "uncaught C++ exception c10::DistBackendError: rank 3 lost" in summary
     assert "thread 'pt_nccl_watchdg'" in summary
-    assert "in train_step" in summary
+    said, _, stacks = summary.partition("Crashed thread 'pt_nccl_watchdg'")
+    assert "\n  rank 3 lost its peer\n  frame #0: somewhere\n" in said
+    own, _, mains = stacks.partition("\n  Thread '")
+    native = own.partition("Its native frames (most recent call first):\n")[2]
+    frames = [line.split("+0x")[0].strip() for line in native.splitlines() if line]
+    # From abort(3) by way of the throw to where the thread began.
+    assert frames[0].startswith("libc.so")
+    assert any(frame.startswith("libstdc++.so") for frame in frames)
+    assert frames.count(faults_library().name) >= 3
+    assert re.search(r'watchdog\.py", line \d+ in train_step\n.* in main\n', mains)
     (attempt,) = (tmp_path / "job").glob("*/attempt_0")
     # The victim left a snapshot that says who ended it, and no failure.
     (snapshot,) = (attempt / "0").glob("error.*.json")

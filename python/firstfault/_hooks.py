@@ -29,7 +29,8 @@ def install() -> None:
     """Install what is not installed yet.
 
     What is about threads waits until the program has loaded ``threading``: doing that
-    for a program without threads would cost more than all the rest.
+    for a program without threads would cost more than all the rest. So does what is
+    about process groups wait for torch.
     """
     if "process" not in _installed:
         _installed.add("process")
@@ -41,6 +42,10 @@ def install() -> None:
         _installed.add("threads")
         _give_alternate_stacks(threading)
         _listen_to_threads(threading)
+    c10d = sys.modules.get("torch.distributed.distributed_c10d")
+    if "groups" not in _installed and hasattr(c10d, "_update_default_pg"):
+        _installed.add("groups")
+        _note_process_groups(c10d)
 
 
 def _after_fork() -> None:
@@ -168,3 +173,27 @@ def _give_alternate_stacks(threading: Any) -> None:
             return  # The thread is worth more than the record of its end.
 
     cls._set_native_id = _set_native_id
+
+
+def _note_process_groups(c10d: Any) -> None:
+    """Leave a breadcrumb whenever the program's default process group is there.
+
+    ``init_process_group`` calls this function of torch's by its name in its module once
+    the group is made, and nothing below it: no frame of ours is in its stacks.
+    Source: torch/distributed/distributed_c10d.py
+    """
+    original = c10d._update_default_pg
+
+    def _update_default_pg(pg: Any) -> None:
+        original(pg)
+        if pg is None:
+            return
+        try:
+            backend = c10d.get_backend(pg)
+            if backend == "undefined":  # One for each kind of device.
+                backend = c10d.get_backend_config(pg)
+            _native.breadcrumb("process_group", f"{backend}/{pg.size()}")
+        except Exception:
+            return  # The group is worth more than what is said of it.
+
+    c10d._update_default_pg = _update_default_pg

@@ -176,6 +176,20 @@ class Places:
         reap()
 
     @staticmethod
+    def raw_clone_child() -> None:
+        """A child that neither the interpreter nor the C library knows of."""
+        if crash.raw_clone() == 0:
+            fault()
+            os._exit(0)
+        reap()
+
+    @staticmethod
+    def vfork_child() -> None:
+        """A child in the memory of its parent, which waits for its end."""
+        status = crash.released.in_vfork_child(library_function())
+        print("child", os.waitstatus_to_exitcode(status), file=sys.stderr)
+
+    @staticmethod
     def grandchild() -> None:
         if os.fork() == 0:
             Places.forked_child()

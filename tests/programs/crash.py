@@ -11,6 +11,7 @@ import faulthandler
 import importlib
 import importlib.util
 import os
+import random
 import resource
 import shutil
 import signal
@@ -18,9 +19,9 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 LIBRARY, UNDER, CONTEXT, *REST = sys.argv[1:]
 BEFORE, STEPS = REST[: REST.index("--")], REST[REST.index("--") + 1 :]
@@ -85,17 +86,42 @@ def library_function(name: str) -> Any:
     return getattr(held if whose == "held" else released, rest)
 
 
-def forget_pages(path: str) -> None:
+def mapped(path: str, wanted: range) -> Iterator[tuple[int, int, str]]:
+    """Yield address, length and modes of the mappings of a part of a file."""
+    for line in Path("/proc/self/maps").read_text().splitlines():
+        span, modes, offset, *_, name = line.split(maxsplit=5)
+        if name == path:
+            start, end = (int(address, 16) for address in span.split("-"))
+            begin = int(offset, 16)
+            first = max(wanted.start, begin)
+            last = min(wanted.stop, begin + end - start)
+            if first < last:
+                yield start + first - begin, last - first, modes
+
+
+def scramble(path: str, wanted: range, noise: random.Random) -> None:
+    """Overwrite many or few bytes of a part of a file where it is mapped."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    share = 0.5 ** noise.randrange(8)
+    for address, length, _ in mapped(path, wanted):
+        page = address // 4096 * 4096
+        span = ctypes.c_void_p(page), ctypes.c_size_t(address + length - page)
+        assert libc.mprotect(*span, 3) == 0, ctypes.get_errno()  # read and write
+        there = (ctypes.c_ubyte * length).from_address(address)
+        for index in range(length):
+            if noise.random() < share:
+                there[index] = noise.choice([0, 127, 128, 255])
+
+
+def forget_pages(file: BinaryIO, wanted: range = range(sys.maxsize)) -> None:
     """Have the kernel drop what it holds of a mapped file, but for what was written."""
     libc = ctypes.CDLL(None, use_errno=True)
-    for line in Path("/proc/self/maps").read_text().splitlines():
-        span, modes, *_, name = line.split(maxsplit=5)
-        if name == path and "w" not in modes:
-            start, end = (int(address, 16) for address in span.split("-"))
-            advice = ctypes.c_void_p(start), ctypes.c_size_t(end - start), 4
+    for address, length, modes in mapped(file.name, wanted):
+        if "w" not in modes:
+            advice = ctypes.c_void_p(address), ctypes.c_size_t(length), 4
             assert libc.madvise(*advice) == 0, ctypes.get_errno()  # MADV_DONTNEED
-    with open(path, "rb") as file:
-        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+    begin, length = wanted.start, len(wanted)
+    os.posix_fadvise(file.fileno(), begin, length, os.POSIX_FADV_DONTNEED)
 
 
 def run_in_another_interpreter(source: str) -> None:
@@ -122,6 +148,13 @@ def churning(started: threading.Semaphore) -> None:
         thread.join()
 
 
+def raw_clone() -> int:
+    """Do what fork(2) does, and tell neither the interpreter nor the C library."""
+    number = 56 if os.uname().machine == "x86_64" else 220
+    child: int = ctypes.CDLL(None).syscall(number, signal.SIGCHLD, 0, 0, 0, 0)
+    return child
+
+
 class Steps:
     """The steps that the library has no function for."""
 
@@ -132,6 +165,31 @@ class Steps:
             threading.Thread(target=waiting, args=(started, never), daemon=True).start()
         for _ in range(int(count)):
             started.acquire()
+
+    @staticmethod
+    def named_threads(*names: str) -> None:
+        """Start threads that wait, under these names of the kernel's."""
+        started, never = threading.Semaphore(0), threading.Event()
+        prctl = ctypes.CDLL(None).prctl
+
+        def named(name: str) -> None:
+            prctl(15, name.encode(), 0, 0, 0)  # PR_SET_NAME
+            waiting(started, never)
+
+        for name in names:
+            threading.Thread(target=named, args=[name], daemon=True).start()
+            started.acquire()
+
+    @staticmethod
+    def while_another_holds_the_gil(fault: str) -> None:
+        """Crash in a native thread while a thread of Python's keeps the GIL."""
+
+        def holding() -> None:
+            released.await_call()
+            held.hold_for_ever()
+
+        threading.Thread(target=holding, daemon=True).start()
+        released.call_while_held(library_function(fault))
 
     @staticmethod
     def deep_threads(count: str, depth: str) -> None:
@@ -197,7 +255,8 @@ class Steps:
         """Go through that file, which does not answer any more, nor is in memory."""
 
         def near() -> None:
-            forget_pages(path)
+            with open(path, "rb") as file:
+                forget_pages(file)
             Steps.stop("FILE_SERVER")
             library_function(fault)()
 
@@ -211,6 +270,32 @@ class Steps:
     @staticmethod
     def load_and_call(library: str, fault: str) -> None:
         getattr(ctypes.CDLL(library), fault)()
+
+    @staticmethod
+    def unlink_and_call(library: str, fault: str) -> None:
+        function = getattr(ctypes.CDLL(library), fault)
+        os.unlink(library)
+        function()
+
+    @staticmethod
+    def scramble_and_call(
+        library: str, start: str, end: str, seed: str, fault: str
+    ) -> None:
+        """Overwrite a part of a library in memory by noise, then call into it."""
+        function = getattr(ctypes.CDLL(library), fault)
+        scramble(library, range(int(start), int(end)), random.Random(int(seed)))
+        function()
+
+    @staticmethod
+    def terminate_far(library: str, path: str, start: str, end: str) -> None:
+        """Terminate in a copy of libstdc++ a part of which is not to be had."""
+        shutil.copy(library, path)
+        terminate = ctypes.CDLL(path)._ZSt9terminatev
+        with open(path, "rb") as file:
+            file.read()
+            forget_pages(file, range(int(start), int(end)))
+        Steps.stop("FILE_SERVER")
+        terminate()
 
     @staticmethod
     def os_abort() -> None:
@@ -501,6 +586,23 @@ class Steps:
         print(f"child {child} ended with {status}", file=sys.stderr)
 
     @staticmethod
+    def raw_clone(*step: str) -> None:
+        """The same in a child of a raw clone(2)."""
+        child = raw_clone()
+        if child == 0:
+            do(":".join(step))
+            os._exit(0)
+        status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        print(f"child {child} ended with {status}", file=sys.stderr)
+
+    @staticmethod
+    def vfork(fault: str) -> None:
+        """The same in a child that shares the memory of this process."""
+        status = released.in_vfork_child(library_function(fault))
+        status = os.waitstatus_to_exitcode(status)
+        print(f"child ended with {status}", file=sys.stderr)
+
+    @staticmethod
     def raise_error(text: str) -> None:
         raise ValueError(text)
 
@@ -523,6 +625,21 @@ class Steps:
         from firstfault import get_error_handler
 
         get_error_handler().record_exception(ValueError(text))
+
+    @staticmethod
+    def both(first: str, second: str) -> None:
+        """Do one step, whose arguments follow commas, and then another."""
+        do(first.replace(",", ":"))
+        do(second)
+
+    @staticmethod
+    def fail_and_crash(text: str, fault: str) -> None:
+        """Fail as a program of its own would, and crash on the way out."""
+        from firstfault import _error_handler, get_error_handler
+
+        _error_handler.leaving.set(True)
+        get_error_handler().record_exception(ValueError(text))
+        library_function(fault)()
 
     @staticmethod
     def take_over(path: str) -> None:

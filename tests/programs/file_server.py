@@ -1,8 +1,9 @@
 """Mounts one directory of files in memory, and leaves a process that serves it.
 
 ``file_server.py DIRECTORY [REFUSED…]``: where to mount, and system calls that this file
-system does not have: ``link``, ``rename2``. Prints the server's process ID. A stopped
-server is a file system that does not answer: whoever asks waits for it.
+system does not have: ``link``, ``rename2``. With ``kill:N`` whoever asks for the N-th
+change is killed, and it is not made. Prints the server's process ID. A stopped server
+is a file system that does not answer: whoever asks waits for it.
 
 Source: the kernel's fuse.h, fuse(4); written down here because a real one would be a
 dependency, and could not be told what to refuse.
@@ -11,6 +12,7 @@ dependency, and could not be told what to refuse.
 import ctypes
 import errno
 import os
+import signal
 import stat
 import struct
 import sys
@@ -18,9 +20,19 @@ import time
 from dataclasses import dataclass, field
 
 DIRECTORY, *REFUSED = sys.argv[1:]
+KILL_AT = next((int(each[5:]) for each in REFUSED if each.startswith("kill:")), 0)
 ROOT = 1
 SETATTR_SIZE = 1 << 3
 NO_REPLY = {2, 36, 42}  # FORGET, INTERRUPT, BATCH_FORGET
+CHANGES = {
+    4,
+    10,
+    12,
+    13,
+    16,
+    35,
+    45,
+}  # SETATTR to RENAME2: what `answer` does for them.
 
 
 @dataclass
@@ -163,13 +175,18 @@ def main() -> None:
         return
     for number in range(3):
         os.close(number)
+    changes = 0
     while True:
         request = os.read(device, 1 << 17)
-        (_, code, unique, node) = struct.unpack_from("<2I2Q", request)
+        (_, code, unique, node, _, _, asker) = struct.unpack_from("<2I2Q3I", request)
         if code in NO_REPLY:
             continue
+        changes += code in CHANGES
         error, result = 0, b""
         try:
+            if code in CHANGES and changes == KILL_AT:
+                os.kill(asker, signal.SIGKILL)
+                raise OSError(errno.EIO, "")
             result = answer(code, node, request[40:])
         except OSError as e:
             error = -(e.errno or errno.EIO)

@@ -1,9 +1,9 @@
 """A parent and its workers: ``launches.py STYLE DIRECTORY [ENDING]``.
 
 The styles are torchelastic's ``start_processes`` with functions (``spawn``, ``fork``)
-and with a program (``binary``), and ``torch.multiprocessing`` (``mp_spawn``,
-``mp_fork``). Rank 1 ends by ENDING. The parent is decorated and passes its children's
-failure on.
+and with a program (``binary``), its ``elastic_launch`` of a function (``elastic``),
+and ``torch.multiprocessing`` (``mp_spawn``, ``mp_fork``). Rank 1 ends by ENDING. The
+parent is decorated and passes its children's failure on.
 """
 
 import os
@@ -67,10 +67,37 @@ def start(style: str, directory: str, ending: str) -> dict[int, str]:
     return values
 
 
+def launch(directory: str, ending: str) -> dict[int, str]:
+    """Run two workers by an agent in this process, as a notebook or an API does."""
+    from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
+    from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+
+    config = LaunchConfig(
+        min_nodes=1,
+        max_nodes=1,
+        nproc_per_node=2,
+        run_id="job",
+        rdzv_backend="c10d",
+        rdzv_endpoint="localhost:0",
+        max_restarts=0,
+        start_method="fork",
+        logs_specs=DefaultLogsSpecs(log_dir=directory),
+    )
+    values: dict[int, str] = elastic_launch(config, worker_of_agent)(ending)
+    return values
+
+
+def worker_of_agent(ending: str) -> str | None:
+    """Do as `worker`, as the rank that the agent assigned."""
+    return worker(int(os.environ["RANK"]), ending)
+
+
 @record
 def main(style: str, directory: str, ending: str = "raise") -> None:
     """Run the workers."""
-    if style.startswith("mp_"):
+    if style == "elastic":
+        print(launch(directory, ending))
+    elif style.startswith("mp_"):
         import torch.multiprocessing as mp
 
         mp.start_processes(

@@ -102,6 +102,11 @@ pub enum Fate {
     Gone,
 }
 
+/// Returns whether the first bytes of a file are those of a box.
+pub(crate) fn begins_like_one(bytes: &[u8]) -> bool {
+    Words(bytes).get(header::MAGIC) == Some(MAGIC)
+}
+
 /// Returns what a box says, or why the bytes are none.
 ///
 /// Any bytes are accepted: what is behind the end of a box that was cut short is missing, nothing more.
@@ -288,14 +293,10 @@ impl BlackBox {
         };
         let message = format!("{name}{place}, thread '{}'", crash.thread_name);
         let section = Section {
-            schema_version: SCHEMA_VERSION,
             kind: Some(Kind::Signal),
             is_final: true,
             time_ns: crash.time_ns,
             monotonic_ns: crash.monotonic_ns,
-            host: self.host.clone(),
-            process: self.process.clone(),
-            rank: self.rank.clone(),
             signal: Some(Signal {
                 number: crash.signal,
                 name: signals::by_number(crash.signal)
@@ -316,9 +317,7 @@ impl BlackBox {
                 crashed: true,
                 ..Thread::default()
             }],
-            step: self.step,
-            breadcrumbs: self.breadcrumbs.clone(),
-            ..Section::default()
+            ..self.section()
         };
         Some(Failure {
             message,
@@ -327,6 +326,19 @@ impl BlackBox {
             section: Some(Box::new(section)),
             ..Failure::default()
         })
+    }
+
+    /// Returns who the process was and how far it got, in the form of a record that says of no failure.
+    pub fn section(&self) -> Section {
+        Section {
+            schema_version: SCHEMA_VERSION,
+            host: self.host.clone(),
+            process: self.process.clone(),
+            rank: self.rank.clone(),
+            step: self.step,
+            breadcrumbs: self.breadcrumbs.clone(),
+            ..Section::default()
+        }
     }
 
     /// Returns what became of the process, by the process file system at `proc`.

@@ -1,6 +1,8 @@
 //! From the texts of a failure to the rule that says most about it.
 
-use crate::failure::{Failure, Frame, Kind, Section};
+use crate::demangle;
+use crate::descendants::told_status;
+use crate::failure::{Failure, Frame, Kind, NativeFrame, Section, Thread};
 use crate::groups::Fingerprint;
 use crate::parse::headline;
 pub use crate::rules::{Role, Rule, Rules, rules};
@@ -36,6 +38,9 @@ impl Finding {
     }
 }
 
+/// Rules that say no more of an exception than its class does.
+const VAGUE: &[&str] = &["exception", "program-error", "code-error"];
+
 /// Exceptions that programs use to find their way; as the context of another they explain nothing.
 const CONTROL_FLOW: &[&str] = &[
     "KeyError",
@@ -48,6 +53,18 @@ const CONTROL_FLOW: &[&str] = &[
     "TypeError",
     "LookupError",
 ];
+
+/// What ends a program by a status: Python's own, and what click and typer turn into that.
+const EXITS: &[&str] = &["SystemExit", "Exit"];
+
+fn is_exit(raised: &Raised<'_>) -> bool {
+    EXITS.contains(&raised.type_name)
+}
+
+/// An exit that says nothing but its status.
+fn is_bare_exit(raised: &Raised<'_>) -> bool {
+    is_exit(raised) && (raised.message.is_empty() || raised.message.parse::<i64>().is_ok())
+}
 
 /// Returns what the rules make of a failure: the deepest exception that says something, and where it points.
 pub fn classify(failure: &Failure) -> Finding {
@@ -73,7 +90,9 @@ pub(crate) fn judge<'a>(failure: &'a Failure, stack: &'a str) -> (Finding, Vec<F
         Some(finding) => finding,
         None => texts(&chain, stack),
     };
-    if section.is_some_and(|section| section.kind == Some(Kind::Exit)) && finding.rule.generic {
+    let exited = section.is_some_and(|section| section.kind == Some(Kind::Exit));
+    let is_last = |last: &Raised<'_>| headline(last.type_name, last.message) == *finding.headline;
+    if exited && finding.rule.generic && chain.last().is_none_or(is_last) {
         finding.rule = rules().by_id("exit");
     }
     let frames = told.unwrap_or_else(|| judged(&finding.headline, chain));
@@ -227,10 +246,18 @@ pub(crate) fn texts(chain: &[Raised<'_>], stack: &str) -> Finding {
     let mut generic: Option<(&'static Rule, &Raised<'_>)> = None;
     let mut specific: Option<(&'static Rule, &Raised<'_>)> = None;
     for (index, raised) in chain.iter().enumerate() {
-        let last = index + 1 == chain.len();
-        let explains = last || raised.is_cause || !CONTROL_FLOW.contains(&raised.type_name);
+        let explains = match chain.get(index + 1) {
+            None => true,
+            Some(_) if is_bare_exit(raised) => false,
+            // A program that leaves in a handler leaves because of what it handles, whatever that is.
+            Some(next) => {
+                raised.is_cause || is_exit(next) || !CONTROL_FLOW.contains(&raised.type_name)
+            }
+        };
         let text = headline(raised.type_name, raised.message);
+        let signalled = || told_status(&text).filter(|status| *status < 0);
         let rule = rules.by_text(raised.type_name, &text, stack);
+        let rule = rule.or_else(|| signalled().map(|status| rules.by_status(status)));
         if let Some(rule) = rule {
             let named = rule.pointers(&text);
             relay |= rule.relay && !named.is_empty();
@@ -249,8 +276,7 @@ pub(crate) fn texts(chain: &[Raised<'_>], stack: &str) -> Finding {
                 match &generic {
                     // What wraps an unknown exception may know more than that it is one.
                     Some((known, _))
-                        if known.id != "exception" && known.id != "program-error"
-                            || rule.id == "exception" => {}
+                        if !VAGUE.contains(&known.id.as_str()) || rule.id == "exception" => {}
                     Some((_, deepest)) => generic = Some((rule, *deepest)),
                     None => generic = Some((rule, raised)),
                 }
@@ -314,7 +340,7 @@ fn crash(failure: &Failure, section: &Section) -> Finding {
         relay: false,
         fingerprint,
         headline: match sent {
-            None => failure.message.as_str().into(),
+            None => with_function(&failure.message, section).into(),
             Some((signal, sender)) => {
                 let name = sender
                     .comm
@@ -361,25 +387,48 @@ pub(crate) fn waiting_frames(section: &Section) -> Vec<FrameRef<'_>> {
 
 /// Returns the native code where a crashed thread stood, for people.
 pub(crate) fn native_place(section: &Section) -> Option<String> {
-    let thread = section
-        .threads
-        .iter()
-        .find(|thread| thread.crashed)
-        .or(section.threads.first())?;
     // The innermost that is in a file: after a call through a null pointer, the caller.
-    let frame = thread
-        .native
-        .iter()
-        .find(|frame| frame.module.is_some() || frame.symbol.is_some())?;
-    if let Some(symbol) = &frame.symbol {
-        return Some(format!("in {symbol}"));
+    let mut frames = crashed_thread(section)?.native.iter();
+    let frame = frames.find(|frame| frame.module.is_some() || frame.symbol.is_some())?;
+    if let Some(function) = function_of(section, frame) {
+        return Some(format!("in {function}"));
     }
-    let module = section.modules.get(frame.module?)?;
-    let name = traceback::short(&module.path);
+    let name = traceback::short(&section.modules.get(frame.module?)?.path);
     Some(frame.offset.as_ref().map_or_else(
         || format!("in {name}"),
         |offset| format!("in {name}+{offset}"),
     ))
+}
+
+fn crashed_thread(section: &Section) -> Option<&Thread> {
+    let mut threads = section.threads.iter();
+    threads
+        .find(|thread| thread.crashed)
+        .or(section.threads.first())
+}
+
+/// Returns a native frame's function and its module, where the record names the function.
+fn function_of(section: &Section, frame: &NativeFrame) -> Option<String> {
+    let function = demangle::place(frame.symbol.as_deref()?);
+    let module = frame.module.and_then(|module| section.modules.get(module));
+    Some(match module {
+        Some(module) => format!("{function} ({})", traceback::short(&module.path)),
+        None => function,
+    })
+}
+
+/// Returns the summary of a crash with the function that the thread was in, where the record names it, for its offset.
+fn with_function<'a>(message: &'a str, section: &Section) -> Cow<'a, str> {
+    let named = crashed_thread(section).and_then(|thread| {
+        let frame = thread.native.first()?;
+        let function = function_of(section, frame)?;
+        let path = &section.modules.get(frame.module?)?.path;
+        let name = path.rsplit('/').next()?;
+        let place = format!(", in {name}+{},", frame.offset.as_ref()?);
+        let (before, after) = message.split_once(&place)?;
+        Some(format!("{before}, in {function},{after}"))
+    });
+    named.map_or(Cow::Borrowed(message), Cow::Owned)
 }
 
 /// Returns whether an exception's text says that a peer or the store was lost: a consequence, never a cause.
@@ -430,6 +479,7 @@ pub fn is_rank_local(text: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::failure::{Exception, Link, Module, Signal};
 
     fn category(message: &str, callstack: &str) -> &'static str {
         let failure = Failure {
@@ -445,6 +495,55 @@ mod tests {
             "Traceback (most recent call last):\n  File \"a\", line 1, in f\n{first}\n\n{link}\n\n\
              Traceback (most recent call last):\n  File \"a\", line 2, in f\n{second}\n"
         )
+    }
+
+    #[test]
+    fn a_crash_is_in_its_function_where_the_record_names_one() {
+        let crash = |symbol: Option<&str>| {
+            let frame = NativeFrame {
+                module: Some(0),
+                offset: Some("0x1f".to_owned()),
+                symbol: symbol.map(str::to_owned),
+                ..NativeFrame::default()
+            };
+            let section = Section {
+                kind: Some(Kind::Signal),
+                signal: Some(Signal {
+                    number: 11,
+                    ..Signal::default()
+                }),
+                threads: vec![Thread {
+                    crashed: true,
+                    native: vec![frame],
+                    ..Thread::default()
+                }],
+                modules: vec![Module {
+                    path: "/opt/libtorch_cpu.so".to_owned(),
+                    ..Module::default()
+                }],
+                ..Section::default()
+            };
+            let place = native_place(&section).unwrap();
+            let message = "SIGSEGV: null pointer at 0x0, in libtorch_cpu.so+0x1f, thread 'python'";
+            let failure = Failure {
+                message: message.to_owned(),
+                section: Some(Box::new(section)),
+                ..Failure::default()
+            };
+            (place, classify(&failure).headline.to_string())
+        };
+        let headline =
+            |place: &str| format!("SIGSEGV: null pointer at 0x0, {place}, thread 'python'");
+        for (symbol, place) in [
+            (None, "in libtorch_cpu.so+0x1f"),
+            (Some("malloc"), "in malloc (libtorch_cpu.so)"),
+            (
+                Some("_ZN2at3sumIfEET_RKS1_"),
+                "in at::sum<float> (libtorch_cpu.so)",
+            ),
+        ] {
+            assert_eq!(crash(symbol), (place.to_owned(), headline(place)));
+        }
     }
 
     #[test]
@@ -483,6 +582,143 @@ mod tests {
                 "{first} | {second}"
             );
         }
+    }
+
+    /// What the rules make of a record of ours: texts deepest first, each the context of the next, the last left main.
+    fn exit(texts: &[&str]) -> Finding {
+        let split = |text: &&str| {
+            let (type_name, message) = traceback::split(text);
+            (type_name.to_owned(), message.to_owned())
+        };
+        let mut links = texts.iter().rev().map(split);
+        let (type_name, message) = links.next().unwrap();
+        let chain = links.map(|(type_name, message)| Link {
+            type_name,
+            message,
+            relation: "context".to_owned(),
+        });
+        let exception = Exception {
+            type_name,
+            message,
+            chain: chain.collect(),
+            ..Exception::default()
+        };
+        let section = Section {
+            kind: Some(Kind::Exit),
+            exception: Some(exception),
+            ..Section::default()
+        };
+        classify(&Failure {
+            message: texts.last().unwrap().to_string(),
+            section: Some(Box::new(section)),
+            ..Failure::default()
+        })
+    }
+
+    #[test]
+    fn an_exit_is_judged_by_what_was_handled() {
+        let missing = "FileNotFoundError: [Errno 2] No such file or directory: 'x'";
+        let peer = "RuntimeError: Connection closed by peer [1]:2. This";
+        for (texts, expected, about) in [
+            (
+                &["ValueError: bad", "SystemExit: 1"][..],
+                "python_exception",
+                0,
+            ),
+            // Whatever class it has: the program left because of it.
+            (
+                &["KeyError: 'model'", "SystemExit: 1"],
+                "python_exception",
+                0,
+            ),
+            (&[missing, "SystemExit: 3"], "missing_file", 0),
+            (
+                &["ImportError: no x", "SystemExit: install x"],
+                "import_error",
+                0,
+            ),
+            // A text that says nothing to the rules, and one that does.
+            (
+                &["ValueError: bad", "SystemExit: cannot go on"],
+                "python_exception",
+                0,
+            ),
+            (
+                &["ValueError: bad", "SystemExit: CUDA out of memory. Tried"],
+                "cuda_out_of_memory",
+                1,
+            ),
+            (
+                &["KeyError: 'x'", "ValueError: bad", "SystemExit: 1"],
+                "python_exception",
+                1,
+            ),
+            (
+                &["ValueError: bad", "SystemExit: 2", "SystemExit: 1"],
+                "python_exception",
+                0,
+            ),
+            (
+                &["ValueError: bad", "Exit: 1", "SystemExit: 1"],
+                "python_exception",
+                0,
+            ),
+            (&["KeyboardInterrupt", "SystemExit: 130"], "interrupted", 0),
+            (
+                &["KeyboardInterrupt", "ValueError: bad", "SystemExit: 1"],
+                "interrupted",
+                0,
+            ),
+            (&[peer, "SystemExit: 1"], "peer_lost", 0),
+            (&[peer, "SystemExit: training failed"], "peer_lost", 0),
+            (
+                &[
+                    "SystemExit: 1",
+                    "RuntimeError: the tool failed",
+                    "SystemExit: 1",
+                ],
+                "python_exception",
+                1,
+            ),
+            // Nothing was handled but another exit.
+            (&["SystemExit: 2"], "exit_without_traceback", 0),
+            (&["SystemExit: no data"], "exit_without_traceback", 0),
+            (&["Exit: 3", "SystemExit: 3"], "exit_without_traceback", 1),
+        ] {
+            let finding = exit(texts);
+            assert_eq!(finding.rule.category, expected, "{texts:?}");
+            assert_eq!(*finding.headline, *texts[about], "{texts:?}");
+        }
+        assert_eq!(exit(&[peer, "SystemExit: 1"]).rule.role, Role::Collateral);
+        let alone = exit(&["SystemExit: 2"]).rule;
+        assert_eq!(alone.uniform_category.as_deref(), Some("config_error"));
+    }
+
+    #[test]
+    fn an_exit_in_a_traceback_is_judged_by_what_was_handled() {
+        const CONTEXT: &str = "During handling of the above exception, another exception occurred:";
+        for (first, second, expected) in [
+            (
+                "OSError: [Errno 28] No space left on device",
+                "SystemExit: 1",
+                "disk_full",
+            ),
+            ("KeyboardInterrupt", "SystemExit: 130", "interrupted"),
+            (
+                "SystemExit: 1",
+                "OSError: [Errno 28] No space left on device",
+                "disk_full",
+            ),
+        ] {
+            let text = traceback(first, CONTEXT, second);
+            assert_eq!(category(second, &text), expected, "{first} | {second}");
+        }
+        let text = traceback("KeyError: 'model'", CONTEXT, "SystemExit: 1");
+        let failure = Failure {
+            callstack: text,
+            ..Failure::default()
+        };
+        assert_eq!(&*classify(&failure).headline, "KeyError: 'model'");
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use crate::assemble::{Job, RankEvidence};
 use crate::kept::Record;
 use crate::scan::FileRole;
+use firstfault_format::signals;
 use std::collections::BTreeMap;
 
 impl Job {
@@ -72,11 +73,18 @@ fn is_final(record: &Record) -> bool {
     record.role == FileRole::Child && section.is_some_and(|section| section.is_final)
 }
 
-/// Whether a text names the child: `DataLoader worker (pid 4242) is killed by signal`.
+/// Whether a text names the child: `DataLoader worker (pid 4242) is killed by signal`, or as our own records do.
 fn is_named(child: &Record, message: &str) -> bool {
     let section = child.failure.section.as_ref();
     let pid = section.and_then(|section| section.process.pid);
-    pid.is_some_and(|pid| names_worker(pid, message))
+    pid.is_some_and(|pid| names_worker(pid, message) || hands_on(pid, message))
+}
+
+/// Whether a record says that its process left by the status of this one: `SystemExit: 1, after child process 4242 failed`.
+fn hands_on(pid: u32, message: &str) -> bool {
+    let told = message.split_once(", after child process ");
+    let named = told.and_then(|(_, rest)| rest.split_once(" failed: "));
+    named.is_some_and(|(number, _)| number.parse() == Ok(pid))
 }
 
 /// Whether a process is one that a text names: `DataLoader worker (pid(s) 4242, 4243) exited unexpectedly`.
@@ -86,18 +94,28 @@ pub(crate) fn names_worker(pid: u32, text: &str) -> bool {
     list.is_some_and(|(list, _)| list.split(", ").any(|number| number.parse() == Ok(pid)))
 }
 
-/// Whether a text says that a command ended as this child did. Source: CPython, Lib/subprocess.py, `CalledProcessError`
+/// Whether a text says that a child ended as this one did.
 fn is_relayed(child: &Record, message: &str) -> bool {
-    if !message.contains("CalledProcessError: Command ") {
-        return false;
+    told_status(message) == Some(child.failure.error_code.unwrap_or(1))
+}
+
+/// Returns how an exception says that a child process ended: minus a signal's number, or an exit code.
+///
+/// Source: CPython, Lib/subprocess.py, `CalledProcessError`; torch/multiprocessing/spawn.py, `ProcessExitedException`
+pub(crate) fn told_status(text: &str) -> Option<i64> {
+    let after = |words: &str| Some(text.rsplit_once(words)?.1.trim_end_matches(['.', '\n']));
+    if text.contains("CalledProcessError: Command ") {
+        let died = after(" died with <Signals.");
+        return match died.and_then(|rest| rest.split_once(": ")?.1.split_once('>')) {
+            Some((number, _)) => number.parse().ok().map(|number: i64| -number),
+            None => after(" returned non-zero exit status ")?.parse().ok(),
+        };
     }
-    let code = child.failure.error_code.unwrap_or(1);
-    let signal = |rest: &str| rest.split_once(": ")?.1.split_once('>')?.0.parse().ok();
-    let died = message.rsplit_once(" died with <Signals.");
-    let left = message.rsplit_once(" returned non-zero exit status ");
-    match (died, left) {
-        (Some((_, rest)), _) => signal(rest).is_some_and(|signal: i64| -signal == code),
-        (_, Some((_, rest))) => rest.trim_end_matches(['.', '\n']).parse() == Ok(code),
-        _ => false,
+    if text.contains("ProcessExitedException: process ") {
+        return match after(" terminated with signal ").and_then(signals::by_name) {
+            Some(signal) => Some(-i64::from(signal.number)),
+            None => after(" terminated with exit code ")?.parse().ok(),
+        };
     }
+    None
 }

@@ -23,6 +23,9 @@ const TEARDOWN: &[&str] = &[
     "Aborted",
     "Error in atexit",
     "Error in sys.excepthook",
+    "SystemExit",
+    "An exception has occurred, use %tb",
+    "Set the environment variable HYDRA_FULL_ERROR",
     "srun: ",
     "slurmstepd: ",
     "Terminated",
@@ -173,6 +176,8 @@ mod tests {
             &format!("\n{teardown}"),
             &format!("\n{ignored}"),
             &format!("\n\n{teardown}{ignored}"),
+            "\n\nSet the environment variable HYDRA_FULL_ERROR=1 for a complete stack trace.\n",
+            "\nAn exception has occurred, use %tb to see the full traceback.\n\nSystemExit: 1\n",
         ] {
             assert_eq!(lines_after(&format!("{ERROR}{tail}")), Some(0), "{tail}");
         }
@@ -185,6 +190,7 @@ mod tests {
             "\nINFO:root:retrying\nok\n",
             "\n2026-11-29 20:00:01 step\n1\n",
             "\n\nnext\nepoch\n",
+            "\n\nSet the environment variable X=1\nSystem exits\n",
         ] {
             assert_eq!(lines_after(&format!("{ERROR}{tail}")), Some(2), "{tail}");
         }

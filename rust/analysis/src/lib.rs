@@ -28,11 +28,13 @@ pub mod symbolize;
 pub mod traceback;
 pub mod verdict;
 
+mod alike;
 mod assemble;
 mod by_rank;
 mod console;
 mod date;
 mod decide;
+mod demangle;
 mod descendants;
 mod dress;
 mod ended;

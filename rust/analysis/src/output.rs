@@ -14,15 +14,19 @@ impl Outcome<'_> {
     }
 
     /// A rank whose launcher says nothing of how it ended, and that said what it met without an exception.
+    ///
+    /// An interpreter that finds nothing to run ends by an exit code after its only line.
     fn by_words(&mut self) -> bool {
-        if self.evidence.status.is_some() {
-            return false;
-        }
         let last = self.evidence.words.as_ref();
         let Some(last) = last.and_then(|words| words.last.as_ref()) else {
             return false;
         };
         let rule = last.rule;
+        let status = self.evidence.status.as_ref().map(|status| status.value);
+        let ran_nothing = rule.id.starts_with("interpreter-") && matches!(status, Some(1 | 2));
+        if status.is_some() && !ran_nothing {
+            return false;
+        }
         self.title.clone_from(&last.text);
         self.worded = true;
         let fingerprint = Fingerprint::of(&rule.category, "", "", std::iter::empty());
@@ -121,8 +125,15 @@ impl Outcome<'_> {
                     || matches!(finding.rule.role, Role::Collateral | Role::Timeout)
                     || finding.relay
             }
-            value => value > 0 && uncaught,
+            value => value > 0 && (uncaught || self.left_by_exit(value)),
         }
+    }
+
+    /// Whether the last exception of its output is `sys.exit` with this status.
+    fn left_by_exit(&self, status: i64) -> bool {
+        let words = self.evidence.words.as_ref();
+        let last = words.and_then(|words| words.chain.last());
+        last.is_some_and(|last| *last.headline == *format!("SystemExit: {status}"))
     }
 
     /// Returns what an output holds that is not the end of the rank: its last exception, and how many lines before the end.

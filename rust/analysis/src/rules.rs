@@ -1,7 +1,7 @@
 //! The failure taxonomy, `rules.toml`, and the engine that finds the rule of a text or of an exit status.
 
 use crate::schema::{Class, Owner, Retry};
-use aho_corasick::{AhoCorasick, MatchKind};
+use aho_corasick::{AhoCorasick, AhoCorasickKind, MatchKind};
 use regex::Regex;
 use serde::Deserialize;
 use std::sync::{LazyLock, OnceLock};
@@ -182,17 +182,30 @@ impl PartialEq for Rules {
 
 impl Eq for Rules {}
 
-fn host_texts(rules: &[Rule]) -> impl Iterator<Item = &String> {
+fn host_texts(rules: &[Rule]) -> impl Iterator<Item = &str> + Clone {
     let of_hosts = rules.iter().filter(|rule| rule.role == Role::Host);
-    of_hosts.flat_map(|rule| &rule.text)
+    of_hosts.flat_map(|rule| rule.text.iter().map(String::as_str))
 }
 
-fn automaton(literals: impl IntoIterator<Item: AsRef<[u8]>>) -> Result<AhoCorasick, String> {
+fn automaton(
+    kind: Option<AhoCorasickKind>,
+    literals: impl IntoIterator<Item: AsRef<[u8]>>,
+) -> Result<AhoCorasick, String> {
     AhoCorasick::builder()
+        .kind(kind)
         .match_kind(MatchKind::Standard)
         .ascii_case_insensitive(true)
         .build(literals)
         .map_err(|error| error.to_string())
+}
+
+/// Returns what finds these literals in whole logs: a table of some megabytes, built once, that costs one look-up a byte;
+/// something smaller and slower for more rules of a user's than anybody has.
+fn of_logs<'t>(literals: impl Iterator<Item = &'t str> + Clone) -> AhoCorasick {
+    const MOST: usize = 64 << 10;
+    let size: usize = literals.clone().map(str::len).sum();
+    let kind = (size <= MOST).then_some(AhoCorasickKind::DFA);
+    automaton(kind, literals).expect("they are among all")
 }
 
 impl Rules {
@@ -204,7 +217,7 @@ impl Rules {
             owners.resize(literals.len(), index);
         }
         Ok(Self {
-            literals: automaton(literals)?,
+            literals: automaton(None, literals)?,
             host_literals: OnceLock::new(),
             last_words: OnceLock::new(),
             telling: OnceLock::new(),
@@ -235,13 +248,8 @@ impl Rules {
 
     /// Returns what finds these texts, the same at each call, and the literals of rules about hosts.
     pub(crate) fn telling(&self, texts: &[&str]) -> &AhoCorasick {
-        self.telling.get_or_init(|| {
-            let of_hosts = host_texts(&self.rules).map(String::as_str);
-            AhoCorasick::builder()
-                .ascii_case_insensitive(true)
-                .build(texts.iter().copied().chain(of_hosts))
-                .expect("a few short texts")
-        })
+        self.telling
+            .get_or_init(|| of_logs(texts.iter().copied().chain(host_texts(&self.rules))))
     }
 
     /// Returns where in a text literals of these rules begin, the same rules at each call.
@@ -254,7 +262,7 @@ impl Rules {
         let literals = self.last_words.get_or_init(|| {
             let of_these = self.rules.iter().filter(|rule| ids.contains(&&*rule.id));
             let texts = of_these.flat_map(|rule| rule.text.iter().map(String::as_str));
-            automaton(texts.chain([besides])).expect("they are among all")
+            of_logs(texts.chain([besides]))
         });
         literals.find_iter(text).map(|found| found.start())
     }
@@ -263,7 +271,7 @@ impl Rules {
     pub(crate) fn host_literals<'t>(&'t self, text: &'t str) -> impl Iterator<Item = usize> + 't {
         let literals = self
             .host_literals
-            .get_or_init(|| automaton(host_texts(&self.rules)).expect("they are among all"));
+            .get_or_init(|| of_logs(host_texts(&self.rules)));
         literals.find_iter(text).map(|found| found.start())
     }
 
@@ -311,6 +319,7 @@ impl Rules {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::traceback;
     use crate::user_rules::{rule_of, sound};
     use std::collections::HashSet;
 
@@ -327,6 +336,51 @@ mod tests {
             }
         }
         assert!(rules().all().len() >= 100);
+    }
+
+    #[test]
+    fn every_member_of_the_catalogues_is_judged_as_it_says() {
+        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/data/catalogue");
+        let mut members = 0;
+        for file in std::fs::read_dir(folder).expect("the catalogues") {
+            let path = file.expect("a file").path();
+            let text = std::fs::read_to_string(path).expect("a catalogue");
+            for line in text.lines().filter(|line| line.contains('\t')) {
+                let fields: Vec<&str> = line.splitn(3, '\t').collect();
+                let [kind, expected, text] = fields[..] else {
+                    panic!("{line}");
+                };
+                let judged = judged(kind, text).map_or_else(|| "none".to_owned(), summary);
+                assert_eq!(judged, expected, "{text}");
+                members += 1;
+            }
+        }
+        assert!(members > 1000);
+    }
+
+    fn judged(kind: &str, text: &str) -> Option<&'static Rule> {
+        match kind {
+            "host" => rules().of_host(text),
+            "output" => crate::words::last_words(text).map(|(rule, _)| rule),
+            _ => {
+                let stack = text.split_once('|').map_or("", |(stack, _)| stack);
+                let stack = if stack.ends_with(".py") { stack } else { "" };
+                let text = text[stack.len()..].trim_start_matches('|');
+                let text = text.replace("\\n", "\n");
+                // As a report has it: the class without its module.
+                let (type_name, message) = traceback::split(&text);
+                let headline = crate::parse::headline(type_name, message);
+                let rule = rules().by_text(type_name, &headline, stack);
+                Some(rule.unwrap_or(rules().by_id("exception")))
+            }
+        }
+    }
+
+    fn summary(rule: &Rule) -> String {
+        let role = format!("{:?}", rule.role).to_lowercase();
+        let retry = serde_json::to_value(rule.retry).expect("a name");
+        let retry = retry.as_str().expect("a name");
+        format!("{} {role} {retry}", rule.category)
     }
 
     #[test]

@@ -10,6 +10,7 @@ pub(crate) mod read;
 mod utf16;
 mod walk;
 
+pub(crate) use boxes::whole as whole_box;
 pub(crate) use names::{FileRole, RunPath, attempt_of, role, run_id};
 pub use output::MAX_OUTPUT_BYTES;
 pub use read::{MAX_FILE_BYTES, MAX_LOG_BYTES};

@@ -3,6 +3,7 @@
 //! A name comes only from a file with the build ID that the record states: where the file is missing, is another build,
 //! or nothing says which build it was, the reason is given and no name. Nothing of this runs in a dying process.
 
+use crate::demangle;
 use crate::failure::{Module, NativeFrame, Section};
 use blazesym::helper::read_elf_build_id;
 use blazesym::symbolize::source::{Elf, Source};
@@ -58,7 +59,8 @@ impl Symbolizer {
         }
     }
 
-    /// Fills in the functions of all native frames and signal handlers of a record. Returns the modules without names, and why.
+    /// Fills in the functions of all native frames and signal handlers of a record. Returns the modules whose files give no
+    /// names, and why.
     ///
     /// An inlined function becomes a frame of its own, with the address of the one that it is inlined into.
     pub fn section(&mut self, section: &mut Section) -> Vec<(String, String)> {
@@ -74,7 +76,7 @@ impl Symbolizer {
                         {
                             missing.push((module.path.clone(), reason));
                         }
-                        thread.native.push(frame);
+                        thread.native.push(as_exported(frame));
                     }
                 }
             }
@@ -108,12 +110,12 @@ impl Symbolizer {
             frame.module.and_then(|module| modules.get(module)),
             frame.offset.as_deref().and_then(hex),
         ) else {
-            return Ok(vec![frame.clone()]);
+            return Ok(vec![as_exported(frame.clone())]);
         };
         let image = self.image(module)?;
         let names = self.names(&image, offset);
         if names.is_empty() {
-            return Ok(vec![frame.clone()]);
+            return Ok(vec![as_exported(frame.clone())]);
         }
         Ok(names
             .iter()
@@ -161,6 +163,14 @@ impl Symbolizer {
         self.names.insert(key, names.clone());
         names
     }
+}
+
+/// A frame with the name that the record itself has, as people write it.
+fn as_exported(mut frame: NativeFrame) -> NativeFrame {
+    if let Some(symbol) = &mut frame.symbol {
+        *symbol = demangle::function(symbol).into_owned();
+    }
+    frame
 }
 
 fn name(symbol: &str, code: Option<&CodeInfo<'_>>, is_inlined: bool) -> Name {

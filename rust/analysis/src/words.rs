@@ -181,13 +181,27 @@ fn first_saying(text: &str, about: &str) -> Option<usize> {
 
 /// Rules of what libraries print before the process ends, by an abort mostly: those that say most first.
 const LAST_WORDS: &[&str] = &[
+    "interpreter-module",
+    "interpreter-file",
     "heap-corruption",
     "collective-mismatch",
     "device-assert",
     "gpu-hang",
+    "rocm-access-fault",
+    "rocm-queue",
+    "accelerator-resources",
+    "rocblas-library",
+    "mixed-libraries",
+    "sanitizer",
+    "allocation-failed",
     "native-assertion",
+    "fatal-log",
+    "native-abort",
     WATCHDOGS,
+    "nccl-ranks",
+    "infiniband-memlock",
     "infiniband-completion",
+    "fabric-completion",
     "infiniband-call",
     "nccl-interface",
     "nccl-timeout",
@@ -195,6 +209,8 @@ const LAST_WORDS: &[&str] = &[
     "nccl-connect",
     "nccl-take-down",
     "peer-lost-nccl",
+    "nccl-peer-reset",
+    "usage",
 ];
 
 /// In their order, the rule of whatever ended NCCL's watchdog.

@@ -4,6 +4,7 @@ mod common;
 
 use common::{Job, PEER, SECOND, START, cause, ours, signal, torch};
 use firstfault_analysis::black_box::{Fate, State, parse};
+use firstfault_analysis::report::{safe, show};
 use firstfault_analysis::schema::Confidence;
 use firstfault_analysis::{Options, Report, analyze, report};
 use firstfault_format::black_box::{
@@ -257,12 +258,9 @@ fn a_process_is_one_id_and_one_start() {
 fn a_rank_whose_main_had_returned_did_not_fail() {
     let job = Job::new("exiting");
     proc(&job, &[]);
-    for rank in 0..4 {
-        place(
-            &job,
-            rank,
-            &Image::of(rank).set(header::STATE, state::EXITING),
-        );
+    // A box that could not be removed says that the process has finished.
+    for (rank, state) in (0..).zip([state::EXITING, state::FINISHED].repeat(2)) {
+        place(&job, rank, &Image::of(rank).set(header::STATE, state));
     }
     let report = judged(&job);
     assert!(report.root_cause.is_none());
@@ -431,6 +429,86 @@ fn a_page_that_points_at_a_box_in_memory_is_that_box() {
     assert_eq!(judged(&job).root_cause.expect("a cause").step, None);
     fs::remove_file(&elsewhere).expect("removed");
     assert_eq!(cause(&judged(&job)).0, Some(2));
+}
+
+fn shown(job: &Job, name: &str, image: &Image) -> String {
+    let path = job.write(name, image.bytes());
+    show::text(&show::read(&path).expect("a box"), false)
+}
+
+#[test]
+fn shown_alone_a_box_says_its_state_and_where_it_is() {
+    let job = Job::new("shown-box");
+    let finished = Image::of(1).set(header::STATE, state::FINISHED);
+    for (name, image, expected) in [
+        ("1.box", Image::of(1), "Last heard of while main ran\n"),
+        // Its name does not matter where it begins like one.
+        (
+            "exiting",
+            Image::of(1).set(header::STATE, state::EXITING),
+            "Last heard of after main had ended\n",
+        ),
+        (
+            "2.box",
+            finished,
+            "The process finished, and could not remove its black box\n",
+        ),
+        (
+            "3.box",
+            Image::of(1).set(header::STATE, 77),
+            "state unknown, since ",
+        ),
+        (
+            "4.box",
+            Image::of(1).set(header::REQUEST_SIGNAL, 15),
+            "  asked to end, by SIGTERM\n",
+        ),
+        (
+            "5.box",
+            Image::of(1).step(9).breadcrumb(0, "load", "shard 7"),
+            ", step 9, run job",
+        ),
+        (
+            "6.box",
+            Image::of(1).step(9).breadcrumb(0, "load", "shard 7"),
+            "  load shard 7\n",
+        ),
+        (
+            "7.box",
+            Image::of(1).text(header::ELSEWHERE, "/dev/shm/nowhere.box"),
+            "the box itself is /dev/shm/nowhere.box, on host node0\n",
+        ),
+    ] {
+        let text = shown(&job, name, &image);
+        assert!(text.contains(expected), "{name}: {text}");
+    }
+    let whole = Image::of(2).step(17);
+    let path = job.write("shm/whole.box", whole.bytes());
+    let page = Image::of(2).text(header::ELSEWHERE, path.to_str().expect("UTF-8"));
+    assert!(shown(&job, "page.box", &page).contains(", step 17"));
+}
+
+#[test]
+fn a_box_fits_the_page_whatever_it_holds() {
+    let job = Job::new("shown-hostile-box");
+    let evil = "x\u{1b}[31m\u{9b}\n".repeat(8);
+    let mut image = full().crash(START).text(header::HOST, &evil);
+    for index in 0..40 {
+        image = image.breadcrumb(1000 + index, &evil[..40], &evil[..40]);
+    }
+    let text = shown(&job, "evil.box", &image);
+    assert!(!text.contains(['\x1b', '\u{9b}']), "{text}");
+    assert!(
+        text.lines()
+            .all(|line| safe::width(line) <= show::MAX_COLUMNS)
+    );
+    let noted = text
+        .lines()
+        .skip_while(|line| !line.starts_with("BREADCRUMBS"));
+    assert_eq!(noted.skip(1).count(), 32);
+    let path = job.write("README.box", b"# no box");
+    let error = show::read(&path).expect_err("no box");
+    assert!(error.to_string().contains("not a black box"), "{error}");
 }
 
 #[test]

@@ -117,6 +117,22 @@ fn a_command_that_failed_is_told_by_its_own_record() {
             "subprocess.CalledProcessError: Command '['x']' returned non-zero exit status 3.",
             "python_exception",
         ),
+        (
+            "ProcessExitedException: process 1 terminated with signal SIGSEGV",
+            "segfault",
+        ),
+        (
+            "ProcessExitedException: process 1 terminated with exit code 3",
+            "python_exception",
+        ),
+        (
+            "SystemExit: 1, after child process 4242 failed: SIGSEGV",
+            "segfault",
+        ),
+        (
+            "SystemExit: 1, after child process 42 failed: SIGSEGV",
+            "python_exception",
+        ),
     ] {
         let job = Job::new("command");
         victims(&job);
@@ -126,5 +142,34 @@ fn a_command_that_failed_is_told_by_its_own_record() {
             &child(4242, START),
         );
         assert_eq!(cause(&job.report()).1, category, "{error}");
+    }
+}
+
+/// The parent's exception is all there is of a child that SIGKILL ended.
+#[test]
+fn a_signal_that_ended_a_child_without_a_record_is_told_by_its_parent() {
+    for (error, category) in [
+        (
+            "ProcessExitedException: process 1 terminated with signal SIGKILL",
+            "killed_unknown",
+        ),
+        (
+            "subprocess.CalledProcessError: Command '['x']' died with <Signals.SIGSEGV: 11>.",
+            "segfault",
+        ),
+        (
+            "ProcessExitedException: process 1 terminated with <Unknown signal 77>",
+            "python_exception",
+        ),
+        (
+            "ValueError: process 1 terminated with signal SIGKILL",
+            "python_exception",
+        ),
+    ] {
+        let job = Job::new("child-signal");
+        victims(&job);
+        job.record("rank_2.node1.1002.json", &ours(2, error, START));
+        assert_eq!(cause(&job.report()).1, category, "{error}");
+        assert_eq!(cause(&job.report()).0, Some(2), "{error}");
     }
 }

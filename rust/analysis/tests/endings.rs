@@ -297,3 +297,22 @@ fn a_log_of_a_hundred_thousand_failures_ends_in_time() {
     job.write("agent.log", text);
     assert!(job.report().root_cause.is_some());
 }
+
+/// What hydra prints before it leaves, and what IPython and asyncio do of an exit in a handler.
+#[test]
+fn an_exit_after_a_traceback_is_no_other_output() {
+    const CONTEXT: &str = "\nDuring handling of the above exception, another exception occurred:\n\n\
+        Traceback (most recent call last):\n  File \"/j/t.py\", line 9, in main\n    sys.exit(3)\nSystemExit: 3\n";
+    let hydra = "\nSet the environment variable HYDRA_FULL_ERROR=1 for a complete stack trace.\n";
+    let chained = |status: i32, tail: &str| {
+        let log = agent(&[0], (1, status), &[-15, status]);
+        let output = format!("{HANDLED}{tail}");
+        let report = job("exits", &["", &output], &log).report();
+        cause(&report).1.to_owned()
+    };
+    assert_eq!(chained(1, hydra), "missing_file");
+    assert_eq!(chained(3, CONTEXT), "missing_file");
+    // It left with another status, or says no status at all: then it was not this exit.
+    assert_eq!(chained(4, CONTEXT), "exit_without_traceback");
+    assert_eq!(chained(3, hydra), "exit_without_traceback");
+}

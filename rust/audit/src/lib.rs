@@ -52,3 +52,18 @@ pub unsafe extern "C" fn firstfault_audit_setup(
     python_state::configure(functions);
     install::remember(signal, *action, is_known).is_ok()
 }
+
+/// What no handler may have: an index that may panic, and an allocation.
+///
+/// # Safety
+/// Never called.
+#[cfg(feature = "broken")]
+#[unsafe(no_mangle)]
+#[allow(clippy::indexing_slicing, reason = "the audit must find it")]
+pub unsafe extern "C" fn firstfault_audit_broken(
+    sizes: &[usize; 2],
+    index: usize,
+) -> *mut core::ffi::c_void {
+    // SAFETY: any size will do.
+    unsafe { libc::malloc(sizes[index]) }
+}

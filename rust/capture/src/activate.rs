@@ -85,7 +85,13 @@ fn put_in_force(
     });
     #[cfg(feature = "inject")]
     if let Ok(plan) = std::env::var("FIRSTFAULT_INJECT") {
-        firstfault_handler::inject::plan(Box::leak(Box::new(&*plan.leak())));
+        use std::os::fd::IntoRawFd;
+        let happened = std::env::var("FIRSTFAULT_INJECTED").ok().and_then(|path| {
+            let mut options = std::fs::OpenOptions::new();
+            options.append(true).create(true).open(path).ok()
+        });
+        let happened = happened.map_or(-1, IntoRawFd::into_raw_fd);
+        firstfault_handler::inject::plan(Box::leak(Box::new(&*plan.leak())), happened);
     }
     let wanted = Wanted::now(error_file);
     let error_file = error_file.and_then(target::usable);

@@ -2,7 +2,7 @@
 
 use firstfault_format::env;
 use firstfault_handler::handlers::{self, Neighbours};
-use firstfault_handler::sys::{self, ThreadTimer};
+use firstfault_handler::sys::{self, ClockError, ThreadTimer};
 use firstfault_handler::{alternate_stack, foreign, install};
 
 use crate::activate;
@@ -30,7 +30,7 @@ pub fn probes() -> Vec<Probe> {
     probes.push(memory());
     probes.push(own_signals(configuration));
     probes.push(watchdog(configuration.watchdog_signal));
-    probes.push(clock());
+    probes.push(clock(sys::clock_error()));
     probes
 }
 
@@ -274,9 +274,9 @@ fn watchdog(signal: i32) -> Probe {
     }
 }
 
-fn clock() -> Probe {
+fn clock(error: Option<ClockError>) -> Probe {
     const NAME: &str = "clock";
-    match sys::clock_error() {
+    match error {
         None => Probe::note(
             NAME,
             "adjtimex(2) is refused: its error is unknown",
@@ -305,6 +305,29 @@ mod tests {
         assert_eq!(native_stacks().status, Status::Problem);
         firstfault_unwind::install();
         assert_eq!(native_stacks().status, Status::Ok);
+    }
+
+    #[test]
+    fn a_clock_is_as_good_as_the_kernel_says() {
+        let error = |synchronized| {
+            Some(ClockError {
+                max_error_us: 16_999,
+                synchronized,
+            })
+        };
+        let said = [None, error(false), error(true)].map(|error| {
+            let probe = clock(error);
+            (probe.status, probe.found)
+        });
+        let wanted = [
+            (Status::Note, "adjtimex(2) is refused: its error is unknown"),
+            (Status::Note, "not synchronized, says the kernel"),
+            (Status::Ok, "synchronized, at most 16 ms off"),
+        ];
+        assert_eq!(
+            said,
+            wanted.map(|(status, found)| (status, found.to_owned()))
+        );
     }
 
     #[test]

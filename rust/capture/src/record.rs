@@ -2,12 +2,13 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use firstfault_format::{env, files};
 use firstfault_handler::commit::{self, Content, Outcome, Paths, Strength};
 use firstfault_handler::handle;
-use firstfault_handler::place::{Place, Process};
+use firstfault_handler::place::{Place, Process, share_with_handler};
 use firstfault_handler::sys::{self, Errno};
 use firstfault_handler::termination;
 
@@ -165,6 +166,11 @@ fn commit_to_targets(
     let copy = copy && parent.is_none() && !is_late;
     let mut written = None;
     for target in &targets {
+        if parent.is_some()
+            && let Ok(place) = place(target)
+        {
+            share_with_handler(place);
+        }
         match commit_to(target, strength, &mut content, copy, paths) {
             Ok(path) => written = written.or(Some(path)),
             Err(error) => failed = failed.or(Some(error)),
@@ -330,6 +336,8 @@ pub(crate) fn this_process() -> Process {
 
 /// The provisional records so far, as a crash record will carry them: when each was made first, and what is said of it.
 static PRECEDING: Mutex<Vec<(Option<i64>, String)>> = Mutex::new(Vec::new());
+/// Whose they are: a forked child begins anew.
+static PRECEDING_PROCESS: AtomicU32 = AtomicU32::new(0);
 /// How many are kept: what the handler was told is never freed.
 const PRECEDING_MAX: usize = 8;
 
@@ -349,7 +357,8 @@ fn precede_crash(record: &[u8]) {
     if !section["deferred"].is_null() {
         entry["deferred"] = section["deferred"].clone();
     }
-    keep(section["time_ns"].as_i64(), entry.to_string());
+    let is_kept = keep(section["time_ns"].as_i64(), entry.to_string());
+    firstfault_handler::install::note_carried(is_kept);
 }
 
 /// Lets a later crash record mention a failure that the process survived: a JSON object. At most eight are kept.
@@ -357,20 +366,26 @@ pub fn precede(entry: String) {
     keep(None, entry);
 }
 
-fn keep(time_ns: Option<i64>, entry: String) {
+/// Returns whether there was room for it.
+fn keep(time_ns: Option<i64>, entry: String) -> bool {
     let mut preceding = PRECEDING.lock().unwrap_or_else(PoisonError::into_inner);
+    let process = std::process::id();
+    if PRECEDING_PROCESS.swap(process, Ordering::Relaxed) != process {
+        preceding.clear();
+    }
     let known = preceding
         .iter()
         .position(|(time, _)| time_ns.is_some() && *time == time_ns);
     match known {
-        Some(index) if preceding[index].1 == entry => return,
+        Some(index) if preceding[index].1 == entry => return true,
         Some(index) => preceding[index].1 = entry,
         None if preceding.len() < PRECEDING_MAX => preceding.push((time_ns, entry)),
-        None => return,
+        None => return false,
     }
     let entries: Vec<&str> = preceding.iter().map(|(_, entry)| entry.as_str()).collect();
     let all: &'static [u8] = Box::leak(entries.join(",").into_boxed_str()).as_bytes();
     firstfault_handler::install::set_preceded_by(Box::leak(Box::new(all)));
+    true
 }
 
 #[cfg(test)]

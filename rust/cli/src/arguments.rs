@@ -27,7 +27,10 @@ pub(crate) enum Command {
     /// hosts; it needs neither Python nor torch.
     #[command(after_long_help = STATUS)]
     Report(Report),
-    /// Show one error file: what happened, and the stacks of all threads
+    /// Show one error file or black box: what happened, and the stacks of all threads
+    ///
+    /// Of a black box, which what SIGKILL ended leaves: who the process was, whether it is there still, how far it got, and
+    /// its latest breadcrumbs.
     ///
     /// Native frames get their functions, files and lines from the modules' files on this machine, checked by build ID;
     /// Python frames get their source lines where the source is here and not newer than the failure.
@@ -119,7 +122,7 @@ pub(crate) struct Doctor {
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Show {
-    /// The error file
+    /// The error file (.json) or black box (.box)
     #[arg(value_name = "FILE")]
     pub(crate) file: PathBuf,
     /// Print the record as JSON, with the functions of its native frames

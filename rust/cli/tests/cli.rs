@@ -74,6 +74,47 @@ fn a_crash_is_shown_as_the_golden_one() {
     assert_eq!(json["without_symbols"][1]["reason"], "not on this machine");
 }
 
+const BOXES: [(&str, &str); 2] = [
+    (
+        "killed_records/firstfault/41478/attempt_0/rank_2.node1.21.21.box",
+        "show_box.txt",
+    ),
+    (
+        "null_thread_both/firstfault/41694/attempt_0/rank_0.node0.23.23.box",
+        "show_crashed_box.txt",
+    ),
+];
+
+#[test]
+fn black_boxes_are_shown_as_the_golden_ones() {
+    for (name, golden) in BOXES {
+        let output = run(&["show", name]);
+        assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+        let golden = data().join("reports").join(golden);
+        if std::env::var_os("FIRSTFAULT_UPDATE").is_some() {
+            std::fs::write(&golden, &output.stdout).expect("writable");
+        }
+        let expected = std::fs::read_to_string(&golden).unwrap_or_default();
+        assert_eq!(stdout(&output), expected, "{}", golden.display());
+    }
+}
+
+#[test]
+fn a_black_box_is_json_for_programs() {
+    let [killed, crashed] = BOXES.map(|(name, _)| {
+        let output = run(&["show", name, "--json"]);
+        serde_json::from_slice::<serde_json::Value>(&output.stdout).expect("JSON")
+    });
+    assert_eq!(killed["black_box"]["state"], "running");
+    assert_eq!(killed["black_box"]["process"], "unknown");
+    assert_eq!(killed["firstfault"]["rank"]["rank"], 2);
+    assert_eq!(killed["firstfault"]["breadcrumbs"][0]["value"], "main");
+    assert!(killed["error_code"].is_null());
+    assert_eq!(crashed["black_box"]["state"], "crashed");
+    assert_eq!(crashed["error_code"], -11);
+    assert_eq!(crashed["firstfault"]["signal"]["address"], "0x0");
+}
+
 #[test]
 fn the_function_that_crashed_is_in_the_first_lines() {
     let text = stdout(&run(&["report", "segv_0"]));
@@ -120,6 +161,8 @@ fn wrong_usage_and_missing_files_are_status_2() {
             &["report", "segv_0", "--rules", "segv_0/agent0.err"],
             "segv_0/agent0.err: line 1: ",
         ),
+        (&["show", "segv_0"], "a directory"),
+        (&["show", "segv_0/agent0.err"], "segv_0/agent0.err: "),
         (&["bogus"], "bogus"),
         (&["demo", "segv"], "python -m firstfault demo"),
     ] {

@@ -149,11 +149,18 @@ pub fn step(number: i64) {
 }
 
 /// Notes a signal: as a crash, or as the wish of another that this process ends.
-pub(crate) fn note(facts: &Facts) {
+///
+/// Returns false for a child that shares the memory of its parent, as after vfork(2): it finds the box of that.
+pub(crate) fn note(facts: &Facts) -> bool {
+    let owner = words().map(|words| get(words, header::PID));
+    if owner.is_some_and(|owner| owner != facts.process as i64 as u64) {
+        return false;
+    }
     match facts.signal {
         libc::SIGTERM | libc::SIGHUP | libc::SIGQUIT | libc::SIGINT => note_request(facts.signal),
         _ => note_crash(facts),
     }
+    true
 }
 
 /// Notes the facts of a crash; the state comes last, so that it never tells of facts that are not there.

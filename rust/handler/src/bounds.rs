@@ -26,6 +26,7 @@ pub(crate) struct Room {
     pub(crate) python_frames_cut: usize,
     pub(crate) native_frames_cut: usize,
     pub(crate) modules_cut: usize,
+    pub(crate) other_crashes_cut: usize,
 }
 
 impl Room {
@@ -52,6 +53,7 @@ impl Room {
             python_frames_cut: 0,
             native_frames_cut: 0,
             modules_cut: all.saturating_sub(kept),
+            other_crashes_cut: 0,
         }
     }
 
@@ -68,6 +70,7 @@ impl Room {
             ("native_frames", self.native_frames_cut),
             ("native_stacks", stacks_cut),
             ("modules", self.modules_cut),
+            ("other_crashes", self.other_crashes_cut),
         ];
         if counts.iter().all(|(_, count)| *count == 0) {
             return;

@@ -38,6 +38,16 @@ pub enum Strength {
     Crash,
     /// The record that this process wrote last, with more in it.
     Enriched,
+    /// The same, of a process that surely ends now: its own provisional record, which the crash put aside, is not needed
+    /// any more.
+    Last,
+}
+
+impl Strength {
+    /// Returns whether this process has written the record before, with less in it.
+    pub(crate) fn is_more(self) -> bool {
+        matches!(self, Self::Enriched | Self::Last)
+    }
 }
 
 /// Where a record ended.
@@ -105,7 +115,7 @@ pub fn commit(
                 _ => Err(errno),
             }
         }
-        // All descriptors are in use: the one that is kept for Python stacks makes room.
+        // All descriptors are in use: one that is kept makes room.
         Err(libc::EMFILE | libc::ENFILE) if foreign::give_up_descriptor() => {
             with_temporary(place, process, strength, content, paths, Kind::Named)
         }
@@ -226,7 +236,7 @@ fn settle(
     paths: &mut Paths,
 ) -> Result<Outcome, Errno> {
     let held = place.held.load(Ordering::Relaxed);
-    if strength == Strength::Enriched {
+    if strength.is_more() {
         match place.latest.load(Ordering::Relaxed) {
             BESIDE => {
                 let number = place.later.load(Ordering::Relaxed);
@@ -242,7 +252,7 @@ fn settle(
         }
     }
     let new = held_by(strength);
-    if strength != Strength::Enriched {
+    if !strength.is_more() {
         place.put_aside.store(NOTHING, Ordering::Relaxed);
     }
     for _ in 0..ATTEMPTS {
@@ -264,10 +274,13 @@ fn settle(
                     displace(place, process, new, paths)?;
                     continue;
                 }
-                if held == PROVISIONAL || strength == Strength::Enriched {
+                if held == PROVISIONAL || strength.is_more() {
                     place.expect(temporary.descriptor);
                     temporary.publish_over(place.error(), paths)?;
                     place.hold(temporary.descriptor, new, TARGET);
+                    if strength == Strength::Last {
+                        place.forget_own(process, paths);
+                    }
                     return Ok(Outcome::Target);
                 }
                 break;
@@ -390,14 +403,23 @@ fn publish_beside(
     }
 }
 
+/// What covers the rest of an old file that a record is written over: JSON allows blanks behind it.
+static BLANKS: [u8; 4096] = [b' '; 4096];
+
 /// Writes the short form over a target that cannot be renamed.
+///
+/// A process that is killed in here leaves the old content or the new: the target is not emptied first, and the record
+/// goes over it by one call, with blanks over the rest, which are cut off at last. Only what an old file has behind
+/// its first page stays until then.
 fn in_place(place: &Place<'_>, content: &dyn Content) -> Result<Outcome, Errno> {
-    let descriptor = sys::open(
-        place.error(),
-        libc::O_WRONLY | libc::O_TRUNC | libc::O_NOFOLLOW,
-        0,
-    )?;
-    let result = sys::write_all(descriptor, content.compact());
+    let descriptor = sys::open(place.error(), libc::O_WRONLY | libc::O_NOFOLLOW, 0)?;
+    let record = content.compact();
+    let old = sys::descriptor_status(descriptor).map_or(0, |status| status.size);
+    let rest = old
+        .min(BLANKS.len() as u64)
+        .saturating_sub(record.len() as u64) as usize;
+    let result = sys::write_both(descriptor, record, BLANKS.get(..rest).unwrap_or_default())
+        .and_then(|()| sys::cut(descriptor, record.len() as u64));
     if result.is_ok() {
         place.hold(descriptor, FINAL, IN_PLACE);
     }

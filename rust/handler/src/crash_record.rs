@@ -13,7 +13,7 @@ use crate::install::{Configuration, Places};
 use crate::json::Writer;
 use crate::modules::Module;
 use crate::path::PathBuffer;
-use crate::place::{Kind, PATIENCE_NS, Place, Process};
+use crate::place::{self, Kind, PATIENCE_NS, Place, Process};
 use crate::sys::{self, Errno, View};
 use crate::{foreign, notice, remote, stages, termination};
 
@@ -67,6 +67,8 @@ pub(crate) struct Findings<'a> {
     /// Where the crashed thread's text ends in the dump.
     pub(crate) own_stack_end: usize,
     pub(crate) other_crashes: &'a [(i32, i32)],
+    /// How many more crashed.
+    pub(crate) other_crashes_cut: usize,
     /// Whether the black box can be read.
     pub(crate) has_black_box: bool,
     pub(crate) stages: &'a [StageReport],
@@ -81,7 +83,7 @@ pub(crate) fn write(
     let (facts, identity) = (findings.facts, &configuration.identity);
     let view;
     let dumped = match strength {
-        Strength::Enriched => foreign::prepare_python_dump(facts.is_final),
+        _ if strength.is_more() => foreign::prepare_python_dump(facts.is_final),
         _ => None,
     };
     let dump = match dumped {
@@ -100,10 +102,11 @@ pub(crate) fn write(
         identity,
         module: findings.module,
         own_stack: dump.get(..findings.own_stack_end).unwrap_or(dump),
-        shows_native: strength == Strength::Enriched,
+        shows_native: strength.is_more(),
         dump,
         preceded_by: configuration.preceded_by(),
         other_crashes: findings.other_crashes,
+        other_crashes_cut: findings.other_crashes_cut,
         has_black_box: findings.has_black_box,
         stages: findings.stages,
     };
@@ -204,8 +207,8 @@ impl Writing {
 
     /// Commits a record to a place. Returns whether it took it.
     ///
-    /// A forked child has its own names, under its parent's, and never more than one record. Its place is made anew for
-    /// each commit, so it does not remember what it holds: the second one replaces.
+    /// A forked child has its own names, under its parent's. A child that has recorded nothing itself never has more than
+    /// one record: its place is made anew for each commit, so it does not remember what it holds, and the second replaces.
     pub(crate) fn commit(
         &self,
         place: &Place<'_>,
@@ -218,10 +221,13 @@ impl Writing {
             None => commit(place, process, self.strength, content, paths),
             Some(parent) => match child.place(place, parent, process.id) {
                 None => Err(libc::ENAMETOOLONG),
-                Some(own) if self.strength == Strength::Enriched => {
-                    commit::replace(&own, process, content, paths)
-                }
-                Some(own) => commit(&own, process, self.strength, content, paths),
+                Some(own) => match place::of_child(own.error()) {
+                    Some(known) => commit(known, process, self.strength, content, paths),
+                    None if self.strength.is_more() => {
+                        commit::replace(&own, process, content, paths)
+                    }
+                    None => commit(&own, process, self.strength, content, paths),
+                },
             },
         };
         place
@@ -245,8 +251,11 @@ impl Writing {
         match self.parent {
             None => place.withdraw(&self.process, paths),
             Some(parent) => {
-                if let Some(own) = child.place(place, parent, self.process.id) {
-                    let _ = sys::unlink(own.error());
+                let own = child.place(place, parent, self.process.id);
+                match own.map(|own| (own.error(), place::of_child(own.error()))) {
+                    Some((_, Some(known))) => known.withdraw(&self.process, paths),
+                    Some((path, None)) => drop(sys::unlink(path)),
+                    None => {}
                 }
             }
         }

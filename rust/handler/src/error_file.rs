@@ -57,6 +57,8 @@ pub struct Record<'a> {
     pub preceded_by: &'a [u8],
     /// Thread and signal of other threads that crashed at the same time.
     pub other_crashes: &'a [(i32, i32)],
+    /// How many more crashed than are told of.
+    pub other_crashes_cut: usize,
     /// Whether the black box can be read: step and breadcrumbs are there.
     pub has_black_box: bool,
     /// The stages so far.

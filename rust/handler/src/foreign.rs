@@ -4,7 +4,9 @@
 //! stack. Its symbol is private in most versions, but
 //! `faulthandler.register` puts a function of that module into a signal's action, from which the caller of
 //! [`take_python_dumper`] reads it back. Called directly, it writes the calling thread's stack to a descriptor whose
-//! number it was registered with. It needs neither the GIL nor memory.
+//! number it was registered with. It needs neither the GIL nor memory. The registration stays: a program that calls
+//! `faulthandler.unregister` for that signal, the highest real-time one that is free, is told that there was one, and
+//! switches it off as below.
 //!
 //! A dump that a fault or the watchdog cut short leaves it switched off for good: it takes itself to be running still.
 //! Then the function below it serves, which knows nothing of that, where the process has its name.
@@ -50,6 +52,8 @@ static DESCRIPTOR: AtomicI32 = AtomicI32::new(-1);
 static DEVICE: AtomicU64 = AtomicU64::new(0);
 static INODE: AtomicU64 = AtomicU64::new(0);
 static PROCESS: AtomicI32 = AtomicI32::new(0);
+/// The same file under another number, for when all are in use: the record needs one, and the list of threads.
+static RESERVE: AtomicI32 = AtomicI32::new(-1);
 
 /// Takes the dumper out of the action that `faulthandler.register` has just set for a signal, and restores the default.
 ///
@@ -69,6 +73,8 @@ pub fn take_python_dumper(signal: i32, descriptor: i32) {
     SIGNAL.store(signal, Ordering::Relaxed);
     DESCRIPTOR.store(descriptor, Ordering::Relaxed);
     remember(descriptor);
+    let reserve = sys::duplicate_above(descriptor, descriptor);
+    RESERVE.store(reserve.unwrap_or(-1), Ordering::Relaxed);
     FUNCTION.store(address, Ordering::Release);
 }
 
@@ -111,10 +117,15 @@ pub fn forget_python_dump() {
     }
 }
 
-/// Closes the memory file, so that something else can be opened; returns whether there was one to close.
+/// Closes the reserve, so that something else can be opened, or else the memory file; returns whether there was one.
 ///
-/// The next dump makes it anew, where there is room by then. A view of what it held stays.
+/// The next dump makes the memory file anew, where there is room by then. A view of what it held stays.
 pub fn give_up_descriptor() -> bool {
+    let reserve = RESERVE.swap(-1, Ordering::Relaxed);
+    if reserve >= 0 && is_known(reserve) {
+        sys::close(reserve);
+        return true;
+    }
     let descriptor = DESCRIPTOR.load(Ordering::Relaxed);
     let had_one = is_ours(descriptor);
     if had_one {

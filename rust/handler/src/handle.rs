@@ -180,6 +180,7 @@ fn receive(delivery: &Delivery<'_>, configuration: &'static Configuration) {
             }
             Claim::Inherited(owner) => {
                 stages::reset();
+                install::forget_deliveries();
                 owner::forget(owner);
             }
             Claim::Another => {
@@ -342,10 +343,12 @@ fn deliver(delivery: &Delivery<'_>, configuration: &'static Configuration) {
             .current()
             .filter(|previous| previous.action.sa_sigaction != libc::SIG_DFL);
         let Some(previous) = previous else {
+            stages::note_end(true);
             capture(Depth::Full, configuration);
             return delivery.die();
         };
         if previous.is_known {
+            stages::note_end(outer_is_fault() || delivery.captured.surely_ends());
             capture(Depth::Full, configuration);
             delivery.captured.used.fetch_add(1, Ordering::Relaxed);
             delivery.call(&previous.action);

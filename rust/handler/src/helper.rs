@@ -1,4 +1,5 @@
-//! Threads that the dying process makes for what may never come back: a call on a file system that does not answer.
+//! Threads that the dying process makes for what may never come back: a call on a file system that does not answer, or a
+//! page of a file there.
 //!
 //! No signal but SIGKILL reaches a thread that waits in the kernel for a file server, so the thread that handles the
 //! crash must not be the one that waits. It goes on when its patience ends, and the process dies by its own signal; that
@@ -14,6 +15,8 @@ use crate::sys::{self, Errno};
 
 /// Commits records. It needs 20 KiB without optimization.
 pub(crate) static WRITER: Helper = Helper::new();
+/// Reads the symbol tables of modules whose files may be on a file server.
+pub(crate) static READER: Helper = Helper::new();
 /// Writes to stderr, which may be a file on the same file system.
 pub(crate) static TELLER: Helper = Helper::new();
 
@@ -173,7 +176,7 @@ extern "C" fn main(helper: *mut c_void) -> libc::c_int {
 }
 
 fn busy() -> impl Iterator<Item = &'static Helper> {
-    [&WRITER, &TELLER]
+    [&WRITER, &READER, &TELLER]
         .into_iter()
         .filter(|helper| helper.is_busy())
 }

@@ -3,11 +3,12 @@
 //! A plan is `<stage>:<kind>`, or `<stage>:<kind>:<n>` for the n-th call on files in that stage; plans are separated by
 //! commas, and the stage `all` is every stage. The kinds: `fault` reads where no memory is, `hang` never comes back,
 //! `watchdog` hangs and faults in the watchdog that ends it, and of the calls `short` writes half of what it was given,
-//! `enospc` finds the disk full and `eintr` is interrupted every other time.
+//! `enospc` finds the disk full and `eintr` is interrupted every other time. A file gets a byte for each time that one
+//! of these happens: a plan that never comes to pass would prove nothing.
 
-use core::sync::atomic::{AtomicPtr, AtomicU8, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU8, AtomicUsize, Ordering};
 
-use crate::sys::Errno;
+use crate::sys::{self, Errno};
 
 #[cfg(not(debug_assertions))]
 compile_error!(
@@ -28,8 +29,11 @@ static KIND: AtomicU8 = AtomicU8::new(NOTHING);
 static AT: AtomicUsize = AtomicUsize::new(0);
 static CALLS: AtomicUsize = AtomicUsize::new(0);
 
-/// Sets what shall happen.
-pub fn plan(plans: &'static &'static str) {
+static HAPPENED: AtomicI32 = AtomicI32::new(-1);
+
+/// Sets what shall happen, and the descriptor that gets a byte for each time that it does; -1 is none.
+pub fn plan(plans: &'static &'static str, happened: i32) {
+    HAPPENED.store(happened, Ordering::Relaxed);
     PLANS.store((&raw const *plans).cast_mut(), Ordering::Release);
 }
 
@@ -82,8 +86,14 @@ pub(crate) fn before_call(takes_room: bool) -> Result<(), Errno> {
     let calls = CALLS.fetch_add(1, Ordering::Relaxed).wrapping_add(1);
     match KIND.load(Ordering::Relaxed) {
         FAULT | HANG | WATCHDOG if calls == AT.load(Ordering::Relaxed) => strike(),
-        ENOSPC if takes_room => return Err(libc::ENOSPC),
-        EINTR if calls % 2 == 1 => return Err(libc::EINTR),
+        ENOSPC if takes_room => {
+            tell();
+            return Err(libc::ENOSPC);
+        }
+        EINTR if calls % 2 == 1 => {
+            tell();
+            return Err(libc::EINTR);
+        }
         _ => {}
     }
     Ok(())
@@ -91,20 +101,29 @@ pub(crate) fn before_call(takes_room: bool) -> Result<(), Errno> {
 
 /// How much of so many bytes a write takes.
 pub(crate) fn taken(length: usize) -> usize {
-    if KIND.load(Ordering::Relaxed) == SHORT {
+    if KIND.load(Ordering::Relaxed) == SHORT && length > 1 {
+        tell();
         length.div_ceil(2)
     } else {
         length
     }
 }
 
+fn tell() {
+    sys::write_a_byte(HAPPENED.load(Ordering::Relaxed));
+}
+
 fn strike() {
-    match KIND.load(Ordering::Relaxed) {
-        FAULT => fault(),
-        HANG | WATCHDOG => loop {
-            core::hint::spin_loop();
-        },
-        _ => {}
+    let kind = KIND.load(Ordering::Relaxed);
+    if !matches!(kind, FAULT | HANG | WATCHDOG) {
+        return;
+    }
+    tell();
+    if kind == FAULT {
+        return fault();
+    }
+    loop {
+        core::hint::spin_loop();
     }
 }
 

@@ -3,7 +3,7 @@
 //! Runs in normal context, under its caller's lock; the handler reads what is published here by atomic loads.
 
 use core::cell::UnsafeCell;
-use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicUsize, Ordering};
 
 use firstfault_format::signals;
 
@@ -30,17 +30,28 @@ pub struct Configuration {
 }
 
 impl Configuration {
-    /// Returns the provisional records so far, as elements of a JSON array.
+    /// Returns the provisional records of this process so far, as elements of a JSON array.
     pub fn preceded_by(&self) -> &'static [u8] {
+        // A forked child has survived nothing yet.
+        if PRECEDED_PROCESS.load(Ordering::Relaxed) != sys::process_id() {
+            return &[];
+        }
         // SAFETY: only `set_preceded_by` stores here, values that live for ever.
         unsafe { PRECEDED_BY.load(Ordering::Acquire).as_ref() }
             .copied()
             .unwrap_or_default()
     }
+
+    /// Returns whether the latest of the provisional records is among [`Configuration::preceded_by`].
+    pub(crate) fn carries_latest(&self) -> bool {
+        CARRIES_LATEST.load(Ordering::Relaxed)
+    }
 }
 
 static CONFIGURATION: AtomicPtr<Configuration> = AtomicPtr::new(core::ptr::null_mut());
 static PRECEDED_BY: AtomicPtr<&'static [u8]> = AtomicPtr::new(core::ptr::null_mut());
+static PRECEDED_PROCESS: AtomicI32 = AtomicI32::new(0);
+static CARRIES_LATEST: AtomicBool = AtomicBool::new(true);
 
 /// Publishes a configuration; the handler uses it from now on.
 pub fn configure(configuration: &'static Configuration) {
@@ -55,7 +66,13 @@ pub fn configuration() -> Option<&'static Configuration> {
 
 /// Sets the provisional records that a crash record will carry, as elements of a JSON array.
 pub fn set_preceded_by(json: &'static &'static [u8]) {
+    PRECEDED_PROCESS.store(sys::process_id(), Ordering::Relaxed);
     PRECEDED_BY.store((&raw const *json).cast_mut(), Ordering::Release);
+}
+
+/// Says whether the latest provisional record is among those that a crash record will carry.
+pub fn note_carried(is_latest: bool) {
+    CARRIES_LATEST.store(is_latest, Ordering::Relaxed);
 }
 
 /// How many actions of one signal are remembered below ours.
@@ -112,6 +129,18 @@ impl Captured {
             Some(Some(previous)) => previous.action.sa_sigaction == libc::SIG_DFL,
             _ => true,
         }
+    }
+
+    /// Returns whether the default is below all that a delivery has not used, and nobody unknown between.
+    pub(crate) fn surely_ends(&self) -> bool {
+        let depth = self.depth.load(Ordering::Acquire);
+        let left = depth.saturating_sub(self.used.load(Ordering::Relaxed));
+        // SAFETY: an entry below `depth` is whole.
+        let actions = unsafe { &*self.actions.get() };
+        let mut left = actions.iter().take(left).flatten();
+        left.next().is_none_or(|oldest| {
+            oldest.action.sa_sigaction == libc::SIG_DFL && left.all(|previous| previous.is_known)
+        })
     }
 
     /// Returns the newest action below ours, whatever a delivery has used.
@@ -171,6 +200,13 @@ impl Captured {
 
 /// By signal number; only crash signals and requests to end are ever used.
 static CAPTURED: [Captured; 32] = [const { Captured::new() }; 32];
+
+/// Forgets what deliveries in another process have used up, of which this one has a copy or shares the memory.
+pub(crate) fn forget_deliveries() {
+    for captured in &CAPTURED {
+        captured.used.store(0, Ordering::Relaxed);
+    }
+}
 
 /// Returns the record of a signal that the handler takes, `None` for any other signal.
 pub(crate) fn captured_signal(signal: i32) -> Option<&'static Captured> {

@@ -28,6 +28,9 @@ pub struct Module {
     build_id: [u8; BUILD_ID_MAX],
     build_id_length: u8,
     is_examined: bool,
+    /// Whether its file may lie on a file server, for a page of which a thread may wait for ever: on a file system
+    /// without a disk of its own. Such are overlays of local ones too.
+    pub(crate) is_remote: bool,
     /// Its index in the error file plus one; 0 while no frame is in it.
     number: u16,
 }
@@ -129,6 +132,7 @@ impl Table {
                 build_id: [0; BUILD_ID_MAX],
                 build_id_length: 0,
                 is_examined: false,
+                is_remote: false,
                 number: 0,
             }; MODULES_MAX],
             modules_used: 0,
@@ -167,7 +171,11 @@ impl Table {
         let is_executable = fields
             .next()
             .is_some_and(|permissions| permissions.get(2) == Some(&b'x'));
-        let path = fields.nth(3).unwrap_or_default().trim_ascii();
+        // Source: the kernel's devices.txt, major number 0; what is no file's has the inode 0.
+        let (device, inode) = (fields.nth(1), fields.next());
+        let is_remote = device.is_some_and(|device| device.starts_with(b"00:"))
+            && inode.is_some_and(|inode| inode != b"0");
+        let path = fields.next().unwrap_or_default().trim_ascii();
         let path = path
             .get(path.len().saturating_sub(PATH_MAX)..)
             .unwrap_or_default();
@@ -184,7 +192,7 @@ impl Table {
             return;
         }
         if self.current == NO_MODULE && !path.is_empty() {
-            self.current = self.add_module(path).unwrap_or(NO_MODULE);
+            self.current = self.add_module(path, is_remote).unwrap_or(NO_MODULE);
         }
         if let Some(slot) = self.ranges.get_mut(self.ranges_used) {
             *slot = Range {
@@ -197,7 +205,7 @@ impl Table {
         }
     }
 
-    fn add_module(&mut self, path: &[u8]) -> Option<u16> {
+    fn add_module(&mut self, path: &[u8], is_remote: bool) -> Option<u16> {
         let from = self.paths_used;
         let to = from.checked_add(path.len())?;
         let room = self.paths.get_mut(from..to)?;
@@ -213,6 +221,7 @@ impl Table {
             build_id: [0; BUILD_ID_MAX],
             build_id_length: 0,
             is_examined: false,
+            is_remote,
             number: 0,
         };
         self.paths_used = to;

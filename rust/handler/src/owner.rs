@@ -20,7 +20,8 @@ pub(crate) enum Claim {
     Own,
     /// Another thread of this process.
     Another,
-    /// A thread of the process that this one was forked from, which does not exist here.
+    /// A thread of another process, which does not exist here: of the one that this one was forked from, or of a child
+    /// that shared the memory of this one, as after vfork(2).
     Inherited(u64),
 }
 

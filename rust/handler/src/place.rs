@@ -1,7 +1,9 @@
 //! A place where the records of this process go, and what this process has put there.
 
 use core::ffi::CStr;
-use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU8, AtomicU64, Ordering};
+use core::sync::atomic::{
+    AtomicBool, AtomicI32, AtomicPtr, AtomicU8, AtomicU64, AtomicUsize, Ordering,
+};
 
 use firstfault_format::files;
 
@@ -68,6 +70,33 @@ pub struct Place<'a> {
     /// between the two steps leaves it open which of them is there.
     here: Identity,
     next: Identity,
+}
+
+/// How many places of forked children are known at once: one child writes to no more.
+const CHILD_PLACES: usize = 4;
+
+/// The places that normal code has written to in a forked child, the latest ones.
+static OF_CHILDREN: [AtomicPtr<Place<'static>>; CHILD_PLACES] =
+    [const { AtomicPtr::new(core::ptr::null_mut()) }; CHILD_PLACES];
+static OF_CHILDREN_USED: AtomicUsize = AtomicUsize::new(0);
+
+/// Lets the handler know what a forked child has written itself. Normal context, under the caller's lock.
+pub fn share_with_handler(place: &'static Place<'static>) {
+    if of_child(place.error).is_some() {
+        return;
+    }
+    let used = OF_CHILDREN_USED.fetch_add(1, Ordering::Relaxed);
+    if let Some(slot) = OF_CHILDREN.get(used % CHILD_PLACES) {
+        slot.store((&raw const *place).cast_mut(), Ordering::Release);
+    }
+}
+
+/// Returns the place of an error file that a forked child has written to, if it has.
+pub(crate) fn of_child(error: &CStr) -> Option<&'static Place<'static>> {
+    let known = OF_CHILDREN.iter();
+    // SAFETY: only `share_with_handler` stores here, values that live for ever.
+    let mut known = known.filter_map(|slot| unsafe { slot.load(Ordering::Acquire).as_ref() });
+    known.find(|place| place.error == error)
 }
 
 /// Device and inode of a file; zeros are none.
@@ -199,6 +228,16 @@ impl<'a> Place<'a> {
             self.here.store(status.identity);
             self.held.store(PROVISIONAL, Ordering::Relaxed);
             self.latest.store(TARGET, Ordering::Relaxed);
+        }
+    }
+
+    /// Removes a record of this process that its latest one put aside.
+    pub(crate) fn forget_own(&self, process: &Process, paths: &mut Paths) {
+        if self.put_aside.load(Ordering::Relaxed) == PROVISIONAL
+            && let Some(aside) = aside(self.stem, process.id, &mut paths.beside)
+        {
+            let _ = sys::unlink(aside);
+            self.put_aside.store(NOTHING, Ordering::Relaxed);
         }
     }
 

@@ -5,7 +5,9 @@
 //! nested handler goes on with the next one. The interrupted frames are abandoned, never returned to.
 
 use core::cell::UnsafeCell;
-use core::sync::atomic::{AtomicI32, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use core::sync::atomic::{
+    AtomicBool, AtomicI32, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering,
+};
 
 use crate::commit::Strength;
 use crate::context::Facts;
@@ -14,7 +16,7 @@ use crate::error_file::StageReport;
 use crate::install::Configuration;
 use crate::modules::{self, Module};
 use crate::sys;
-use crate::{abort, black_box, foreign, native, park, python_state, watchdog};
+use crate::{abort, black_box, foreign, native, park, python_state, symbols, watchdog};
 
 /// What is done, in this order. The facts themselves come before all stages: they cannot fail.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -37,6 +39,8 @@ enum Stage {
     OtherNativeStacks,
     /// They dump their Python stacks, one after the other.
     OtherPythonStacks,
+    /// The modules' symbol tables are asked for the functions of the frames.
+    Symbols,
     /// The file with everything replaces the minimal one.
     Enriched,
     /// Where the record is, if not where it was wanted, is said on stderr.
@@ -44,7 +48,7 @@ enum Stage {
 }
 
 /// The stages, their names in the error file and how long each may take, nanoseconds.
-const STAGES: [(Stage, &str, u64); 11] = [
+const STAGES: [(Stage, &str, u64); 12] = [
     (Stage::BlackBox, "black_box", 100_000_000),
     (Stage::Minimal, "minimal", 500_000_000),
     (Stage::CppException, "cpp_exception", 100_000_000),
@@ -58,6 +62,7 @@ const STAGES: [(Stage, &str, u64); 11] = [
         "other_python_stacks",
         1_000_000_000,
     ),
+    (Stage::Symbols, "symbols", 200_000_000),
     (Stage::Enriched, "enriched", 1_000_000_000),
     (Stage::Notice, "notice", 200_000_000),
 ];
@@ -88,6 +93,9 @@ static STARTED_NS: AtomicU64 = AtomicU64::new(0);
 /// Where the crashed thread's text ends in the dump.
 static OWN_STACK_END: AtomicUsize = AtomicUsize::new(0);
 
+/// Whether no handler can let the process live on any more.
+static SURELY_ENDS: AtomicBool = AtomicBool::new(false);
+
 /// Other threads that crashed while this one was at work.
 static OTHERS: [(AtomicI32, AtomicI32); 16] =
     [const { (AtomicI32::new(0), AtomicI32::new(0)) }; 16];
@@ -117,6 +125,11 @@ pub(crate) fn begin(facts: Facts) {
     }
 }
 
+/// Notes whether the process can live on after this capture.
+pub(crate) fn note_end(is_sure: bool) {
+    SURELY_ENDS.store(is_sure, Ordering::Relaxed);
+}
+
 /// Takes back what was written of a failure that was none, and forgets the capture.
 pub(crate) fn withdraw(configuration: &Configuration) {
     // SAFETY: see `Room`.
@@ -131,12 +144,17 @@ pub(crate) fn withdraw(configuration: &Configuration) {
 pub(crate) fn reset() {
     NEXT.store(0, Ordering::Relaxed);
     OWN_STACK_END.store(0, Ordering::Relaxed);
+    note_end(false);
     foreign::forget_python_dump();
     abort::forget();
     python_state::forget();
     native::forget();
     modules::forget();
+    symbols::forget();
     OTHERS_USED.store(0, Ordering::Relaxed);
+    for (thread, _) in &OTHERS {
+        thread.store(0, Ordering::Relaxed);
+    }
     for (status, microseconds) in STATUS.iter().zip(&MICROSECONDS) {
         status.store(0, Ordering::Relaxed);
         microseconds.store(0, Ordering::Relaxed);
@@ -160,8 +178,9 @@ pub(crate) fn is_recorded() -> bool {
 pub(crate) fn note_other_crash(thread: i32, signal: i32) {
     let used = OTHERS_USED.fetch_add(1, Ordering::Relaxed);
     if let Some(other) = OTHERS.get(used) {
-        other.0.store(thread, Ordering::Relaxed);
         other.1.store(signal, Ordering::Relaxed);
+        // It is whole now.
+        other.0.store(thread, Ordering::Release);
     }
 }
 
@@ -243,10 +262,7 @@ fn execute(stage: Stage, configuration: &Configuration, depth: Depth) -> bool {
         return false;
     };
     match stage {
-        Stage::BlackBox => {
-            black_box::note(facts);
-            true
-        }
+        Stage::BlackBox => black_box::note(facts),
         Stage::Minimal => write(facts, configuration, Strength::Crash),
         Stage::CppException => {
             abort::find_exception(facts);
@@ -277,7 +293,8 @@ fn execute(stage: Stage, configuration: &Configuration, depth: Depth) -> bool {
             foreign::prepare_python_dump(facts.is_final)
                 .is_some_and(|descriptor| park::dump_python_stacks(descriptor, may_cut))
         }
-        Stage::Enriched => write(facts, configuration, Strength::Enriched),
+        Stage::Symbols => symbols::read(),
+        Stage::Enriched => write(facts, configuration, last_strength(configuration)),
         Stage::Notice => crash_record::tell(facts, configuration),
     }
 }
@@ -295,17 +312,29 @@ fn write(facts: &Facts, configuration: &Configuration, strength: Strength) -> bo
         module: unsafe { (*ROOM.module.get()).as_ref() },
         own_stack_end: OWN_STACK_END.load(Ordering::Relaxed),
         other_crashes: other_crashes(&mut others),
+        other_crashes_cut: OTHERS_USED
+            .load(Ordering::Relaxed)
+            .saturating_sub(OTHERS.len()),
         // A box whose file was cut short faults at every touch.
         has_black_box: STATUS
             .first()
             .is_some_and(|status| status.load(Ordering::Relaxed) == OK),
         // The minimal file comes before all that may fail.
         stages: match strength {
-            Strength::Enriched => stage_reports(&mut stages),
+            _ if strength.is_more() => stage_reports(&mut stages),
             _ => &[],
         },
     };
     crash_record::write(&findings, configuration, strength)
+}
+
+/// How much the whole record claims: a provisional one that it carries is dropped where nothing can bring it back.
+fn last_strength(configuration: &Configuration) -> Strength {
+    if SURELY_ENDS.load(Ordering::Relaxed) && configuration.carries_latest() {
+        Strength::Last
+    } else {
+        Strength::Enriched
+    }
 }
 
 fn dump_own_stack(is_dying: bool) -> bool {
@@ -347,12 +376,14 @@ fn stage_reports(room: &mut [StageReport; STAGES.len()]) -> &[StageReport] {
 }
 
 fn other_crashes(room: &mut [(i32, i32); OTHERS.len()]) -> &[(i32, i32)] {
-    let used = OTHERS_USED.load(Ordering::Relaxed).min(OTHERS.len());
-    for (copy, other) in room.iter_mut().zip(&OTHERS) {
-        *copy = (
-            other.0.load(Ordering::Relaxed),
-            other.1.load(Ordering::Relaxed),
-        );
+    let mut used = 0_usize;
+    for (thread, signal) in &OTHERS {
+        let thread = thread.load(Ordering::Acquire);
+        // One that is being noted just now is not there yet.
+        if let Some(copy) = room.get_mut(used).filter(|_| thread != 0) {
+            *copy = (thread, signal.load(Ordering::Relaxed));
+            used = used.saturating_add(1);
+        }
     }
     room.get(..used).unwrap_or_default()
 }

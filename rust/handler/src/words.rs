@@ -6,16 +6,18 @@ use crate::context::{Facts, until_nul};
 use crate::error_file::Record;
 use crate::json::Writer;
 use crate::native::Frame;
-use crate::{abort, modules, park, python_stack};
+use crate::{abort, modules, park, python_stack, symbols};
 
 /// Below this an address is a null pointer with an offset: Linux maps nothing there.
 ///
 /// Source: vm.mmap_min_addr of the kernel, 65536 by default.
 const NULL_PAGE_END: u64 = 65_536;
 
-/// How many native frames the text for people holds, and how much of each module's name; all are in `threads`.
+/// How many native frames the text for people holds, and how much of the names of each one's module and function; all
+/// are in `threads`.
 const NATIVE_MAX: usize = 32;
 const NAME_MAX: usize = 64;
+const SYMBOL_MAX: usize = 256;
 
 impl Record<'_> {
     /// One line in words: signal, reason, place, thread.
@@ -149,7 +151,7 @@ fn write_stack(writer: &mut Writer<'_>, stack: &[u8], most: usize) {
     }
 }
 
-/// The innermost frames, as `libfoo.so+0x11f9`; [`NATIVE_MAX`] of them.
+/// The innermost frames, as `libfoo.so+0x11f9 (function)`; [`NATIVE_MAX`] of them.
 fn write_native(writer: &mut Writer<'_>, frames: impl Iterator<Item = Frame>) {
     let mut written = 0_usize;
     let mut omitted = 0_u64;
@@ -168,6 +170,11 @@ fn write_native(writer: &mut Writer<'_>, frames: impl Iterator<Item = Frame>) {
                 writer.text_hex(frame.lookup.wrapping_sub(module.base));
             }
             None => writer.text_hex(frame.address),
+        }
+        if let Some(symbol) = symbols::of(frame.lookup) {
+            writer.text(b" (");
+            writer.text(symbol.get(..SYMBOL_MAX).unwrap_or(symbol));
+            writer.text(b")");
         }
         writer.text(b"\n");
     }

@@ -1,9 +1,8 @@
 //! Where a module's unwind tables are, by the program headers that the loader mapped with it.
 
-use core::mem::size_of;
 use core::ops::Range;
 
-use firstfault_handler::sys;
+use firstfault_handler::elf::Image;
 use gimli::{
     BaseAddresses, EhFrame, EhFrameHdr, EndianSlice, FrameDescriptionEntry, LittleEndian,
     UnwindSection,
@@ -24,28 +23,12 @@ impl Tables {
     ///
     /// Source: elf(5), LSB "Exception Frames".
     pub(crate) fn of(base: u64) -> Option<Self> {
-        let mut room = [EMPTY; SEGMENTS_MAX];
-        let segments = segments_at(base, &mut room)?;
-        let loaded = || {
-            let is_loaded = |segment: &&Segment| segment.p_type == libc::PT_LOAD;
-            segments.iter().filter(is_loaded)
-        };
-        let bias = base.wrapping_sub(loaded().next()?.p_vaddr & !0xfff);
+        let image = Image::at(base)?;
+        let header = image.addresses(image.of_type(libc::PT_GNU_EH_FRAME).next()?);
         // Only a segment that the loader mapped is looked into.
-        let end_of_segment = |address: u64| {
-            loaded()
-                .filter(|segment| segment.p_flags & libc::PF_R != 0)
-                .map(|segment| addresses(segment, bias))
-                .find(|segment| segment.contains(&address))
-                .map(|segment| segment.end)
-        };
-        let header = segments
-            .iter()
-            .find(|segment| segment.p_type == libc::PT_GNU_EH_FRAME)?;
-        let header = addresses(header, bias);
-        let header = header.start..header.end.min(end_of_segment(header.start)?);
+        let header = header.start..header.end.min(image.end_of_segment(header.start)?);
         let start = frames_of_header(bytes(&header)?, header.start)?;
-        let frames = start..end_of_segment(start)?;
+        let frames = start..image.end_of_segment(start)?;
         let mut tables = Self {
             bases: BaseAddresses::default()
                 .set_eh_frame_hdr(header.start)
@@ -73,48 +56,6 @@ impl Tables {
 }
 
 const ADDRESS_SIZE: u8 = 8;
-
-/// More program headers than any linker writes.
-const SEGMENTS_MAX: usize = 32;
-
-type Segment = libc::Elf64_Phdr;
-
-const EMPTY: Segment = Segment {
-    p_type: 0,
-    p_flags: 0,
-    p_offset: 0,
-    p_vaddr: 0,
-    p_paddr: 0,
-    p_filesz: 0,
-    p_memsz: 0,
-    p_align: 0,
-};
-
-/// Where a segment is in memory.
-fn addresses(segment: &Segment, bias: u64) -> Range<u64> {
-    let start = bias.wrapping_add(segment.p_vaddr);
-    start..start.saturating_add(segment.p_memsz)
-}
-
-/// Reads the program headers of the ELF image at an address. Source: elf(5).
-fn segments_at(base: u64, room: &mut [Segment; SEGMENTS_MAX]) -> Option<&[Segment]> {
-    let mut header = [0_u8; size_of::<libc::Elf64_Ehdr>()];
-    sys::read_memory(base, &mut header).ok()?;
-    if !header.starts_with(b"\x7fELF\x02\x01") {
-        return None;
-    }
-    // SAFETY: any bytes are a header.
-    let header = unsafe { header.as_ptr().cast::<libc::Elf64_Ehdr>().read_unaligned() };
-    if usize::from(header.e_phentsize) != size_of::<Segment>() {
-        return None;
-    }
-    let count = usize::from(header.e_phnum).min(SEGMENTS_MAX);
-    let length = count.checked_mul(size_of::<Segment>())?;
-    // SAFETY: plain numbers, as bytes, no more of them than there are.
-    let bytes = unsafe { core::slice::from_raw_parts_mut(room.as_mut_ptr().cast::<u8>(), length) };
-    sys::read_memory(base.checked_add(header.e_phoff)?, bytes).ok()?;
-    room.get(..count)
-}
 
 fn bytes(range: &Range<u64>) -> Option<&'static [u8]> {
     let start = range.start as usize as *const u8;

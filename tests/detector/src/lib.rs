@@ -25,20 +25,15 @@ static HANDLERS: [AtomicUsize; 65] = [const { AtomicUsize::new(0) }; 65];
 
 /// The C library's own functions, looked up as this library is loaded.
 static REAL: [AtomicUsize; NAMES.len()] = [const { AtomicUsize::new(0) }; NAMES.len()];
-const SIGACTION: usize = 0;
-const MUTEX_LOCK: usize = 1;
-const DLOPEN: usize = 2;
-const DLSYM: usize = 3;
-const ITERATE: usize = 4;
-const NAMES: [&CStr; 5] = [
-    c"sigaction",
-    c"pthread_mutex_lock",
-    c"dlopen",
-    c"dlsym",
-    c"dl_iterate_phdr",
-];
 /// Versions that these symbols have had, the latest first. dlsym itself is replaced here, so it cannot be asked.
-const VERSIONS: [&CStr; 4] = [c"GLIBC_2.34", c"GLIBC_2.17", c"GLIBC_2.4", c"GLIBC_2.2.5"];
+const VERSIONS: [&CStr; 6] = [
+    c"GLIBC_2.34",
+    c"GLIBC_2.17",
+    c"GLIBC_2.16",
+    c"GLIBC_2.4",
+    c"GLIBC_2.3.2",
+    c"GLIBC_2.2.5",
+];
 
 unsafe extern "C" {
     fn __libc_malloc(size: usize) -> *mut c_void;
@@ -57,6 +52,7 @@ extern "C" fn at_load() {
     }
 }
 
+/// Returns a function of [`NAMES`], or 0.
 fn real(index: usize) -> usize {
     let known = REAL[index].load(Ordering::Relaxed);
     if known != 0 {
@@ -65,19 +61,16 @@ fn real(index: usize) -> usize {
     let found = VERSIONS
         .iter()
         .map(|version| unsafe {
-            libc::dlvsym(libc::RTLD_NEXT, NAMES[index].as_ptr(), version.as_ptr()) as usize
+            libc::dlvsym(
+                libc::RTLD_NEXT,
+                NAMES[index].as_ptr().cast(),
+                version.as_ptr(),
+            ) as usize
         })
         .find(|address| *address != 0)
         .unwrap_or(0);
     REAL[index].store(found, Ordering::Relaxed);
     found
-}
-
-/// Calls the C library's own function.
-macro_rules! call {
-    ($index:expr, $type:ty, $($argument:expr),*) => {
-        unsafe { std::mem::transmute::<usize, $type>(real($index))($($argument),*) }
-    };
 }
 
 fn say(text: &[u8]) {
@@ -184,7 +177,8 @@ extern "C" fn sigaction(
         wrapped.sa_sigaction = enter as *const () as usize;
         given = &raw const wrapped;
     }
-    let result = call!(SIGACTION, Function, signal, given, old);
+    let function = unsafe { std::mem::transmute::<usize, Function>(real(SIGACTION)) };
+    let result = function(signal, given, old);
     if let Some(old) = unsafe { old.as_mut() }
         && result == 0
         && old.sa_sigaction == enter as *const () as usize
@@ -218,48 +212,48 @@ extern "C" fn free(block: *mut c_void) {
     unsafe { __libc_free(block) }
 }
 
-#[unsafe(no_mangle)]
-extern "C" fn pthread_mutex_lock(mutex: *mut libc::pthread_mutex_t) -> c_int {
-    judged!(b"pthread_mutex_lock");
-    call!(
-        MUTEX_LOCK,
-        extern "C" fn(*mut libc::pthread_mutex_t) -> c_int,
-        mutex
-    )
+/// Defines functions of the C library that are judged and then called, and `NAMES`, where each has an index.
+macro_rules! forwarded {
+    ($($name:ident($($argument:ident: $type:ty),*) -> $result:ty;)*) => {
+        #[allow(non_camel_case_types, reason = "they are the functions' own names")]
+        #[derive(Clone, Copy)]
+        enum Index { $($name,)* sigaction }
+
+        const SIGACTION: usize = Index::sigaction as usize;
+        const NAMES: [&str; SIGACTION + 1] = [$(concat!(stringify!($name), "\0"),)* "sigaction\0"];
+
+        $(
+            #[unsafe(no_mangle)]
+            extern "C" fn $name($($argument: $type),*) -> $result {
+                type Function = extern "C" fn($($type),*) -> $result;
+                static REPORTED: AtomicBool = AtomicBool::new(false);
+                judge(stringify!($name).as_bytes(), &REPORTED);
+                let function = real(Index::$name as usize);
+                unsafe { std::mem::transmute::<usize, Function>(function)($($argument),*) }
+            }
+        )*
+    };
 }
 
-#[unsafe(no_mangle)]
-extern "C" fn dlopen(name: *const c_char, flags: c_int) -> *mut c_void {
-    judged!(b"dlopen");
-    call!(
-        DLOPEN,
-        extern "C" fn(*const c_char, c_int) -> *mut c_void,
-        name,
-        flags
-    )
-}
+type Address = *mut c_void;
 
-#[unsafe(no_mangle)]
-extern "C" fn dlsym(library: *mut c_void, name: *const c_char) -> *mut c_void {
-    judged!(b"dlsym");
-    call!(
-        DLSYM,
-        extern "C" fn(*mut c_void, *const c_char) -> *mut c_void,
-        library,
-        name
-    )
-}
-
-#[unsafe(no_mangle)]
-extern "C" fn dl_iterate_phdr(callback: *mut c_void, data: *mut c_void) -> c_int {
-    judged!(b"dl_iterate_phdr");
-    if real(ITERATE) == 0 {
-        return 0;
-    }
-    call!(
-        ITERATE,
-        extern "C" fn(*mut c_void, *mut c_void) -> c_int,
-        callback,
-        data
-    )
+forwarded! {
+    posix_memalign(block: Address, alignment: usize, size: usize) -> c_int;
+    aligned_alloc(alignment: usize, size: usize) -> Address;
+    memalign(alignment: usize, size: usize) -> Address;
+    pthread_mutex_lock(mutex: Address) -> c_int;
+    pthread_mutex_trylock(mutex: Address) -> c_int;
+    pthread_rwlock_rdlock(lock: Address) -> c_int;
+    pthread_rwlock_wrlock(lock: Address) -> c_int;
+    pthread_spin_lock(lock: Address) -> c_int;
+    pthread_cond_wait(condition: Address, mutex: Address) -> c_int;
+    pthread_cond_signal(condition: Address) -> c_int;
+    pthread_cond_broadcast(condition: Address) -> c_int;
+    pthread_once(once: Address, function: Address) -> c_int;
+    dlopen(name: *const c_char, flags: c_int) -> Address;
+    dlclose(library: Address) -> c_int;
+    dlsym(library: Address, name: *const c_char) -> Address;
+    dlerror() -> *mut c_char;
+    dladdr(address: *const c_void, information: Address) -> c_int;
+    dl_iterate_phdr(callback: Address, data: Address) -> c_int;
 }

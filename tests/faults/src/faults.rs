@@ -240,7 +240,7 @@ fn deeper(size: usize, depth: usize) -> usize {
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn overflow() {
+pub(super) extern "C" fn overflow() {
     black_box(deeper(200, 0));
 }
 

@@ -16,3 +16,10 @@ extern "C" fn paint_alternate_stack() {
         let _ = output.flush();
     }
 }
+
+/// For a thread that does one thing and ends.
+#[unsafe(no_mangle)]
+extern "C" fn paint_and_read_null() {
+    paint_alternate_stack();
+    crate::faults::read_null();
+}

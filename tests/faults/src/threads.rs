@@ -1,13 +1,14 @@
 //! Threads that Python knows nothing of.
 
 use std::ffi::{c_int, c_void};
+use std::ptr::null_mut;
 use std::sync::Barrier;
 
 use super::Function;
 
 /// Runs a function in a new thread named `native`, and waits for its end.
 #[unsafe(no_mangle)]
-extern "C" fn in_native_thread(function: Function) {
+pub(super) extern "C" fn in_native_thread(function: Function) {
     let thread = std::thread::Builder::new()
         .name("native".into())
         .spawn(move || function());
@@ -105,6 +106,50 @@ extern "C" fn uninterruptible() {
         }
     });
     await_state(thread, b'D');
+}
+
+/// Lets another thread of this process use up its own stack, wherever it is: by a signal that is handled on it.
+#[unsafe(no_mangle)]
+extern "C" fn overflow_in(thread: c_int) {
+    extern "C" fn on_signal(_signal: c_int) {
+        crate::faults::overflow();
+    }
+    unsafe {
+        let mut action: libc::sigaction = std::mem::zeroed();
+        action.sa_sigaction = on_signal as *const () as usize;
+        libc::sigaction(libc::SIGUSR2, &raw const action, null_mut());
+        libc::syscall(libc::SYS_tgkill, libc::getpid(), thread, libc::SIGUSR2);
+        loop {
+            libc::pause();
+        }
+    }
+}
+
+/// Calls a function in a child that shares this process's memory, and returns how the child ended, as wait(2) has it.
+///
+/// Source: vfork(2); posix_spawn(3) starts its children so. This one has a stack of its own, and never becomes another
+/// program.
+#[unsafe(no_mangle)]
+extern "C" fn in_vfork_child(function: Function) -> c_int {
+    extern "C" fn run(function: *mut c_void) -> c_int {
+        unsafe { std::mem::transmute::<*mut c_void, Function>(function)() };
+        0
+    }
+    const STACK: usize = 1 << 20;
+    const GUARD: usize = 1 << 16;
+    let mut status = 0;
+    unsafe {
+        let kind = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+        let guard = libc::mmap(null_mut(), GUARD + STACK, libc::PROT_NONE, kind, -1, 0);
+        let access = libc::PROT_READ | libc::PROT_WRITE;
+        libc::mprotect(guard.add(GUARD), STACK, access);
+        let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::SIGCHLD;
+        let top = guard.add(GUARD + STACK);
+        let child = libc::clone(run, top, flags, function as *mut c_void);
+        libc::waitpid(child, &raw mut status, 0);
+        libc::munmap(guard, GUARD + STACK);
+    }
+    status
 }
 
 /// Ends the main thread alone; then another one faults.

@@ -3,6 +3,7 @@
 use std::ffi::c_int;
 use std::ptr::{null, null_mut};
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Sender, channel};
 use std::thread::JoinHandle;
 
@@ -52,6 +53,39 @@ extern "C" fn tell_waiting(function: Function) {
     let (sender, thread) = LAST.lock().expect("no panic").take().expect("a thread");
     sender.send(function).expect("it waits");
     thread.join().expect("no panic");
+}
+
+/// Whether somebody waits outside the interpreter for its lock to be held, and whether it is.
+static IS_AWAITED: AtomicBool = AtomicBool::new(false);
+static IS_HELD: AtomicBool = AtomicBool::new(false);
+
+fn wait_for(what: &AtomicBool) {
+    while !what.load(Ordering::Acquire) {
+        std::thread::yield_now();
+    }
+}
+
+/// Waits until [`call_while_held`] is at it.
+#[unsafe(no_mangle)]
+extern "C" fn await_call() {
+    wait_for(&IS_AWAITED);
+}
+
+/// Never returns; to be called with the interpreter's lock held.
+#[unsafe(no_mangle)]
+extern "C" fn hold_for_ever() {
+    IS_HELD.store(true, Ordering::Release);
+    loop {
+        std::thread::park();
+    }
+}
+
+/// Calls a function in a thread of its own once [`hold_for_ever`] is at it; to be called without the lock.
+#[unsafe(no_mangle)]
+extern "C" fn call_while_held(function: Function) {
+    IS_AWAITED.store(true, Ordering::Release);
+    wait_for(&IS_HELD);
+    super::threads::in_native_thread(function);
 }
 
 #[unsafe(no_mangle)]

@@ -57,7 +57,8 @@ pub struct NativeFrame {
     /// and not behind it: one byte before the return address.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub offset: Option<String>,
-    /// The function, where known.
+    /// The function that covers the instruction, where its module exports it: by the name that it is exported as. A reader
+    /// that has the module's file puts the function's name in the source in its place.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub symbol: Option<String>,
     /// Its source file, where a reader found it.

@@ -1,11 +1,14 @@
-//! One error file for a person: what happened, where, and every stack, at most 80 columns wide.
+//! One error file or black box for a person: what happened, where, and every stack, at most 80 columns wide.
 
+mod black_box;
 mod page;
 mod sources;
 mod stacks;
 
+pub use black_box::LastHeard;
 pub use page::MAX_COLUMNS;
 
+use crate::black_box::BlackBox;
 use crate::date::utc_to_microseconds;
 use crate::error::Error;
 use crate::failure::{Deferred, Failure, Handlers, Section};
@@ -22,12 +25,12 @@ const MAX_GROUPS: usize = 24;
 /// How many failures are shown that the process survived before.
 const MAX_EARLIER: usize = 8;
 
-/// An error file, with the functions of its native frames.
+/// An error file, with the functions of its native frames, or a black box.
 #[derive(Debug, Clone, Serialize)]
 pub struct Shown {
-    /// The error file.
+    /// The file.
     pub path: String,
-    /// The failure in one line.
+    /// The failure in one line; of a black box without a crash, how its process ended.
     pub message: String,
     /// An exit code, or minus a signal's number.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -43,6 +46,9 @@ pub struct Shown {
     pub notes: Vec<String>,
     /// The stacks as the record has them for people.
     pub callstack: String,
+    /// What a black box says of the life of its process; `None` for an error file.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub black_box: Option<LastHeard>,
     /// The record's own section, its native frames with `symbol`, `file` and `line` where they are known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub firstfault: Option<Box<Section>>,
@@ -57,10 +63,16 @@ pub struct WithoutSymbols {
     pub reason: String,
 }
 
-/// Reads an error file and looks its functions up.
+/// What a file is. It is read before anything else is: one file at a time uses the buffer.
+enum Parsed {
+    ErrorFile(Failure),
+    BlackBox(Box<BlackBox>),
+}
+
+/// Reads an error file and looks its functions up, or reads a black box and looks for its process on this machine.
 ///
 /// # Errors
-/// The file cannot be read, or is no error file.
+/// The file cannot be read, or is neither.
 pub fn read(path: &Path) -> Result<Shown, Error> {
     // A FIFO or a device would never end.
     let status = path.metadata().map_err(|error| Error::io(path, error))?;
@@ -72,10 +84,18 @@ pub fn read(path: &Path) -> Result<Shown, Error> {
         };
         return Err(Error::not_a_file(path, what));
     }
-    let failure = read::with_file(read::Location::of(path), |bytes| {
-        parse::error_file(path, bytes?)
+    let parsed = read::with_file(read::Location::of(path), |bytes| {
+        let bytes = bytes?;
+        Ok(if black_box::is_one(path, bytes) {
+            Parsed::BlackBox(Box::new(black_box::parse(path, bytes)?))
+        } else {
+            Parsed::ErrorFile(parse::error_file(path, bytes)?)
+        })
     })?;
-    Ok(look_up(path, failure))
+    Ok(match parsed {
+        Parsed::BlackBox(found) => black_box::shown(path, *found, Path::new("/proc")),
+        Parsed::ErrorFile(failure) => look_up(path, failure),
+    })
 }
 
 fn look_up(path: &Path, failure: Failure) -> Shown {
@@ -95,18 +115,19 @@ fn look_up(path: &Path, failure: Failure) -> Shown {
             .collect(),
         notes: failure.notes,
         callstack: failure.callstack,
+        black_box: None,
         firstfault: section,
     }
 }
 
-/// Returns the error file as JSON that ends in a newline.
+/// Returns the file as JSON that ends in a newline.
 pub fn json(shown: &Shown) -> String {
     let mut text = serde_json::to_string_pretty(shown).unwrap_or_default();
     text.push('\n');
     text
 }
 
-/// Returns the error file as text; with `colour`, its first line carries terminal colours.
+/// Returns the file as text; with `colour`, its first line carries terminal colours.
 ///
 /// Whatever the record holds, no control character of it reaches the terminal.
 pub fn text(shown: &Shown, colour: bool) -> String {
@@ -119,8 +140,12 @@ pub fn text(shown: &Shown, colour: bool) -> String {
     match &shown.firstfault {
         Some(section) => {
             head(&mut page, shown, section);
+            if let Some(life) = &shown.black_box {
+                black_box::head(&mut page, life);
+            }
             Stacks::on(&mut page, shown).threads(shown, section);
             handlers(&mut page, &section.handlers);
+            black_box::breadcrumbs(&mut page, section);
         }
         None => Stacks::on(&mut page, shown).callstack(&shown.callstack),
     }
@@ -243,7 +268,14 @@ fn notes(page: &mut Page, shown: &Shown) {
     page.line(0, "NOTES");
     for module in shown.without_symbols.iter().take(MAX_GROUPS) {
         let name = last(&module.path);
-        page.line(2, &format!("no functions of {name}: {}", module.reason));
+        let but = match has_exported(shown, &module.path) {
+            true => " but exported ones",
+            false => "",
+        };
+        page.line(
+            2,
+            &format!("no functions of {name}{but}: {}", module.reason),
+        );
     }
     if shown.without_symbols.len() > MAX_GROUPS {
         let left = shown.without_symbols.len() - MAX_GROUPS;
@@ -252,6 +284,19 @@ fn notes(page: &mut Page, shown: &Shown) {
     for note in &shown.notes {
         page.paragraph(2, note, 3);
     }
+}
+
+/// Returns whether the record itself names functions of a module.
+fn has_exported(shown: &Shown, path: &str) -> bool {
+    let section = shown.firstfault.as_deref();
+    section.is_some_and(|section| {
+        let frames = section.threads.iter().flat_map(|thread| &thread.native);
+        let mut named = frames.filter(|frame| frame.symbol.is_some());
+        named.any(|frame| {
+            let module = frame.module.and_then(|module| section.modules.get(module));
+            module.is_some_and(|module| module.path == path)
+        })
+    })
 }
 
 /// A handler as the record names it, its module's directory left out, with its function where that is known.
@@ -281,6 +326,7 @@ mod tests {
             without_symbols: Vec::new(),
             notes: Vec::new(),
             callstack: String::new(),
+            black_box: None,
             firstfault: Some(Box::new(section)),
         }
     }

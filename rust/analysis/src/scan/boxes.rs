@@ -29,7 +29,7 @@ pub(super) fn read(location: Location<'_>, slot: Option<SlotKey>, found: &mut Ev
 }
 
 /// Returns the whole box where a file only points at it and it is on this machine.
-fn whole(pointer: BlackBox) -> BlackBox {
+pub(crate) fn whole(pointer: BlackBox) -> BlackBox {
     let read = |path: &Path| {
         let metadata = path.symlink_metadata().ok()?;
         // The path is what some file says: only a box is read.

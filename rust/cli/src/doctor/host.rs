@@ -3,7 +3,7 @@
 use std::fs;
 
 use nix::sys::resource::{RLIM_INFINITY, Resource, getrlimit};
-use nix::sys::statvfs::{FsFlags, statvfs};
+use nix::sys::statvfs::{FsFlags, Statvfs, statvfs};
 
 type Probe = firstfault_format::probe::Probe<String>;
 
@@ -20,10 +20,15 @@ pub(super) fn probes() -> Vec<Probe> {
         core_dumps(),
         open_files(),
         stack(),
-        shared_memory(),
-        seccomp(),
-        ptrace(),
+        shared_memory(statvfs("/dev/shm").ok().map(|found| Room::new(&found))),
+        seccomp(&read("/proc/self/status")),
+        ptrace(&read("/proc/sys/kernel/yama/ptrace_scope")),
     ]
+}
+
+/// Returns a file's text, none where there is no such file.
+fn read(path: &str) -> String {
+    fs::read_to_string(path).unwrap_or_default()
 }
 
 fn limit(resource: Resource) -> (u64, u64) {
@@ -33,7 +38,7 @@ fn limit(resource: Resource) -> (u64, u64) {
 /// Source: core(5)
 fn core_dumps() -> Probe {
     const NAME: &str = "core dumps";
-    let pattern = fs::read_to_string("/proc/sys/kernel/core_pattern").unwrap_or_default();
+    let pattern = read("/proc/sys/kernel/core_pattern");
     let pattern = pattern.trim_end();
     if let Some(program) = pattern.strip_prefix('|') {
         let program = program.split(' ').next().unwrap_or_default();
@@ -99,19 +104,35 @@ fn stack() -> Probe {
     }
 }
 
-fn shared_memory() -> Probe {
+/// A file system's size and free room, bytes.
+struct Room {
+    size: u64,
+    free: u64,
+    is_read_only: bool,
+}
+
+impl Room {
+    fn new(found: &Statvfs) -> Self {
+        Self {
+            size: found.blocks() * found.fragment_size(),
+            free: found.blocks_available() * found.fragment_size(),
+            is_read_only: found.flags().contains(FsFlags::ST_RDONLY),
+        }
+    }
+}
+
+fn shared_memory(found: Option<Room>) -> Probe {
     const NAME: &str = "/dev/shm";
-    let Ok(found) = statvfs("/dev/shm") else {
+    let Some(found) = found else {
         return Probe::note(
             NAME,
             "not there",
             "DataLoader workers and NCCL need it: mount a tmpfs there",
         );
     };
-    let size = found.blocks() * found.fragment_size();
-    let free = found.blocks_available() * found.fragment_size();
+    let Room { size, free, .. } = found;
     let text = format!("{} MiB, {} MiB free", size / MIB, free / MIB);
-    if found.flags().contains(FsFlags::ST_RDONLY) {
+    if found.is_read_only {
         Probe::note(NAME, "read-only", "DataLoader workers and NCCL write there")
     } else if size <= SMALL_SHM {
         Probe::note(
@@ -131,9 +152,8 @@ fn shared_memory() -> Probe {
 }
 
 /// Source: proc(5), /proc/[pid]/status
-fn seccomp() -> Probe {
+fn seccomp(status: &str) -> Probe {
     const NAME: &str = "seccomp";
-    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mode = status
         .lines()
         .find_map(|line| line.strip_prefix("Seccomp:"))
@@ -158,9 +178,8 @@ fn seccomp() -> Probe {
 }
 
 /// Source: Documentation/admin-guide/LSM/Yama.rst
-fn ptrace() -> Probe {
+fn ptrace(scope: &str) -> Probe {
     const NAME: &str = "ptrace";
-    let scope = fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope").unwrap_or_default();
     let attaches = "firstfault does without; to attach gdb or py-spy to a rank that hangs, sysctl kernel.yama.ptrace_scope=0";
     match scope.trim() {
         "" | "0" => Probe::ok(NAME, "debuggers of the same user may attach"),
@@ -171,5 +190,75 @@ fn ptrace() -> Probe {
             "nobody may attach (Yama)",
             "until the next boot, that is so",
         ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use firstfault_format::probe::Status;
+
+    fn said(probe: Probe) -> (bool, String) {
+        assert_eq!(probe.status == Status::Ok, probe.advice.is_empty());
+        (probe.status == Status::Ok, probe.found)
+    }
+
+    #[test]
+    fn who_may_attach_is_what_yama_says() {
+        let anybody = "debuggers of the same user may attach";
+        for (scope, is_ok, found) in [
+            ("", true, anybody),
+            ("0\n", true, anybody),
+            ("1\n", false, "only a parent may attach (Yama)"),
+            ("2\n", false, "only root may attach (Yama)"),
+            ("3\n", false, "nobody may attach (Yama)"),
+        ] {
+            assert_eq!(said(ptrace(scope)), (is_ok, found.to_owned()), "{scope:?}");
+        }
+    }
+
+    #[test]
+    fn what_seccomp_does_is_in_the_status() {
+        let unknown = "unknown: /proc/self/status does not say";
+        for (status, is_ok, found) in [
+            ("", false, unknown),
+            ("Name:\tpython3\nNoNewPrivs:\t0\n", false, unknown),
+            ("NoNewPrivs:\t0\nSeccomp:\t0\n", true, "no filter"),
+            ("Seccomp:\t1\nSeccomp_filters:\t0\n", false, "mode 1"),
+            (
+                "Seccomp:\t2\nSeccomp_filters:\t1\n",
+                true,
+                "a filter is in force; what it refuses shows in other probes",
+            ),
+        ] {
+            assert_eq!(said(seccomp(status)), (is_ok, found.to_owned()));
+        }
+    }
+
+    #[test]
+    fn shared_memory_is_large_enough_or_not() {
+        let room = |size, free| {
+            Some(Room {
+                size: size * MIB,
+                free: free * MIB,
+                is_read_only: false,
+            })
+        };
+        for (found, is_ok, text) in [
+            (None, false, "not there"),
+            (room(64, 64), false, "64 MiB, 64 MiB free"),
+            (room(65, 64), true, "65 MiB, 64 MiB free"),
+            (room(128, 63), false, "128 MiB, 63 MiB free"),
+        ] {
+            assert_eq!(said(shared_memory(found)), (is_ok, text.to_owned()));
+        }
+        let read_only = room(128, 128).map(|room| Room {
+            is_read_only: true,
+            ..room
+        });
+        assert_eq!(
+            said(shared_memory(read_only)),
+            (false, "read-only".to_owned())
+        );
     }
 }

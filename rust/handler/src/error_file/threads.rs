@@ -7,7 +7,7 @@ use crate::bounds::{self, Room};
 use crate::context::until_nul;
 use crate::json::Writer;
 use crate::native::{self, Frame};
-use crate::{modules, park, python_stack, python_state, sys};
+use crate::{modules, park, python_stack, python_state, symbols, sys};
 
 /// How many Python frames of one thread are kept.
 const FRAMES_MAX: usize = 128;
@@ -75,6 +75,7 @@ pub(super) fn write(record: &Record<'_>, writer: &mut Writer<'_>) {
     writer.number(total as i64);
     write_modules(writer, &room);
     room.threads_cut = total.saturating_sub(written);
+    room.other_crashes_cut = record.other_crashes_cut;
     room.write(writer, native::stacks_cut());
 }
 
@@ -152,6 +153,10 @@ fn write_native_frames(
             writer.number(i64::from(number));
             writer.key("offset");
             writer.hex(frame.lookup.wrapping_sub(module.base));
+        }
+        if let Some(symbol) = symbols::of(frame.lookup) {
+            writer.key("symbol");
+            writer.string(symbol);
         }
         writer.close(b'}');
     }

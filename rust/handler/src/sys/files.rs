@@ -79,6 +79,48 @@ pub fn write_all(descriptor: i32, bytes: &[u8]) -> Result<(), Errno> {
     Ok(())
 }
 
+/// Writes two pieces one behind the other, by one call as long as the kernel takes all of it.
+pub fn write_both(descriptor: i32, first: &[u8], second: &[u8]) -> Result<(), Errno> {
+    let piece = |bytes: &[u8]| libc::iovec {
+        iov_base: bytes.as_ptr().cast_mut().cast(),
+        iov_len: bytes.len(),
+    };
+    let pieces = [piece(first), piece(second)];
+    let arguments = [
+        descriptor as usize,
+        pieces.as_ptr().expose_provenance(),
+        pieces.len(),
+        0,
+        0,
+    ];
+    // SAFETY: the pieces are two live slices, which the kernel only reads.
+    let count = unsafe { call(libc::SYS_writev, arguments, true) }?;
+    write_all(descriptor, first.get(count..).unwrap_or_default())?;
+    let count = count.saturating_sub(first.len());
+    write_all(descriptor, second.get(count..).unwrap_or_default())
+}
+
+/// Writes one byte, which is no call on files that a plan counts.
+#[cfg(feature = "inject")]
+pub(crate) fn write_a_byte(descriptor: i32) {
+    let arguments = [
+        descriptor as usize,
+        b".".as_ptr().expose_provenance(),
+        1,
+        0,
+        0,
+    ];
+    // SAFETY: pointer and length are of one live slice.
+    let _ = unsafe { raw::call(libc::SYS_write, arguments) };
+}
+
+/// Cuts a file to this length, bytes.
+pub fn cut(descriptor: i32, length: u64) -> Result<(), Errno> {
+    let arguments = [descriptor as usize, length as usize, 0, 0, 0];
+    // SAFETY: takes numbers alone.
+    unsafe { call(libc::SYS_ftruncate, arguments, false) }.map(drop)
+}
+
 /// Reads once; returns the number of bytes, 0 at the end.
 pub fn read(descriptor: i32, buffer: &mut [u8]) -> Result<usize, Errno> {
     let arguments = [
@@ -254,13 +296,24 @@ pub fn duplicate_to(descriptor: i32, number: i32) -> Result<(), Errno> {
     .map(drop)
 }
 
+/// Returns another number for the same file, the lowest free one from `lowest` on.
+pub fn duplicate_above(descriptor: i32, lowest: i32) -> Result<i32, Errno> {
+    let arguments = [
+        descriptor as usize,
+        libc::F_DUPFD_CLOEXEC as usize,
+        lowest as usize,
+        0,
+        0,
+    ];
+    // SAFETY: takes numbers alone.
+    unsafe { raw::call(libc::SYS_fcntl, arguments) }.map(|number| number as i32)
+}
+
 /// Moves a descriptor to the lowest free number from `lowest` on, out of the way of loops that close small ones.
 pub fn move_above(descriptor: i32, lowest: i32) -> i32 {
-    // SAFETY: takes numbers alone.
-    let moved = unsafe { libc::fcntl(descriptor, libc::F_DUPFD_CLOEXEC, lowest) };
-    if moved < 0 {
+    let Ok(moved) = duplicate_above(descriptor, lowest) else {
         return descriptor;
-    }
+    };
     close(descriptor);
     moved
 }

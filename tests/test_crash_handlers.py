@@ -1,5 +1,6 @@
 """The handlers of others: they are called as without us, and may recover."""
 
+import ctypes
 import os
 import re
 import time
@@ -122,6 +123,71 @@ def test_users_of_faulthandler_see_no_difference(run: Run) -> None:
     assert (theirs.status, theirs.stderr) == (0, "")
     assert (ours.status, ours.stderr, ours.stdout) == (0, "", theirs.stdout)
     assert theirs.stdout.startswith("True True False\n")
+
+
+DUMPS = """
+import faulthandler, os, re, signal, sys, tempfile, threading
+
+def dumped(file):
+    file.seek(0)
+    text = re.sub("0x[0-9a-f]+", "0x", file.read().decode())
+    # The decorator's own frame is not in the run without it.
+    return [line for line in text.splitlines() if "/_record.py" not in line]
+
+def main():
+    with tempfile.TemporaryFile() as file:
+        faulthandler.register(signal.SIGUSR1, file, all_threads=True, chain=False)
+        os.kill(os.getpid(), signal.SIGUSR1)
+        print("register", *dumped(file), sep="\\n")
+        print(faulthandler.unregister(signal.SIGUSR1))
+        print(faulthandler.unregister(signal.SIGUSR1))
+    with tempfile.TemporaryFile() as file:
+        faulthandler.dump_traceback_later(0.2, file=file)
+        never.wait(1)
+        print("later", *dumped(file), sep="\\n")
+    with tempfile.TemporaryFile() as file:
+        faulthandler.dump_traceback(file)
+        print("now", *dumped(file), sep="\\n")
+
+never = threading.Event()
+threading.Thread(target=never.wait, daemon=True).start()
+if sys.argv[1] == "ours":
+    from firstfault import record
+    main = record(main)
+main()
+"""
+
+
+def test_what_faulthandler_dumps_is_the_same(run: Run) -> None:
+    theirs, ours = run(DUMPS, "theirs"), run(DUMPS, "ours")
+    assert (theirs.status, theirs.stderr) == (0, "")
+    assert (ours.status, ours.stderr, ours.stdout) == (0, "", theirs.stdout)
+    assert theirs.stdout.count(" in main") >= 3
+    assert theirs.stdout.count(" in wait") >= 2
+
+
+UNREGISTERS = """
+import ctypes, faulthandler, signal, firstfault
+
+@firstfault.record
+def main():
+    found = [n for n in range(signal.SIGRTMIN, 65) if faulthandler.unregister(n)]
+    print(*(signal.SIGRTMAX - n for n in found))
+    ctypes.string_at(16)
+
+main()
+"""
+
+
+def test_the_dumper_is_a_registration_that_a_program_can_take_back(run: Run) -> None:
+    """It cannot be hidden: what is not registered dumps nothing."""
+    ended = run(UNREGISTERS)
+    assert (ended.status, ended.files) == (-SIGSEGV, ["error.json"])
+    (below,) = map(int, ended.stdout.split())
+    assert 0 <= below < 8
+    # Where CPython has the function below it by name, that one serves.
+    is_exported = hasattr(ctypes.pythonapi, "_Py_DumpTraceback")
+    assert ("main" in functions(crashed_thread(ended.record()))) == is_exported
 
 
 @pytest.mark.parametrize("under", ["activate", "firstfault"])

@@ -38,6 +38,9 @@ impl Finding {
     }
 }
 
+/// Rules that say no more of an exception than its class does.
+const VAGUE: &[&str] = &["exception", "program-error", "code-error"];
+
 /// Exceptions that programs use to find their way; as the context of another they explain nothing.
 const CONTROL_FLOW: &[&str] = &[
     "KeyError",
@@ -273,8 +276,7 @@ pub(crate) fn texts(chain: &[Raised<'_>], stack: &str) -> Finding {
                 match &generic {
                     // What wraps an unknown exception may know more than that it is one.
                     Some((known, _))
-                        if known.id != "exception" && known.id != "program-error"
-                            || rule.id == "exception" => {}
+                        if !VAGUE.contains(&known.id.as_str()) || rule.id == "exception" => {}
                     Some((_, deepest)) => generic = Some((rule, *deepest)),
                     None => generic = Some((rule, raised)),
                 }

@@ -36,7 +36,7 @@ pub(crate) enum Label {
     Rank(u32),
     /// `[default3]:`, as torchrun's `--tee` writes it: the rank on its host.
     Local(u32),
-    /// `3:`, as `srun --label` writes it: the number of the task.
+    /// `3:`, as `srun --label` writes it, or `[1,3]<stderr>:`, as mpirun does: the number of the task.
     Task(u32),
     /// A process of which only a name is known, as `[pod/trainer-3/main]`: its index.
     Process(u32),
@@ -177,7 +177,12 @@ impl Output {
             return;
         }
         let lines: Vec<&str> = self.text.lines().collect();
-        let is_end = |at: &usize| crate::traceback::is_headline(lines[*at]);
+        // What NCCL says of its error code is the second line of torch's message, and looks like another exception.
+        let goes_on = |at: usize| {
+            let before = at.checked_sub(1).map_or("", |before| lines[before]);
+            lines[at].starts_with("nccl") && before.contains("NCCL error in: ")
+        };
+        let is_end = |at: &usize| crate::traceback::is_headline(lines[*at]) && !goes_on(*at);
         let last = (0..lines.len()).rev().find(is_end);
         if last.is_none_or(|last| !crate::hearsay::is_near_end(&lines[last + 1..])) {
             return;
@@ -332,7 +337,8 @@ fn are_tasks(text: &str) -> bool {
 /// Returns whose line it is, by the innermost label, and the line without labels.
 fn split(line: &str, tasks: bool) -> (Option<Label>, &str) {
     let (mut label, mut rest) = (None, line);
-    if let Some((number, after)) = tasks.then(|| task(rest)).flatten() {
+    let of_task = tasks.then(|| task(rest)).flatten();
+    if let Some((number, after)) = of_task.or_else(|| tagged(rest)) {
         (label, rest) = (Some(Label::Task(number)), after);
     }
     let mut inner = before_label(rest);
@@ -403,6 +409,27 @@ fn task(line: &str) -> Option<(u32, &str)> {
     (!rest.starts_with(|c: char| c.is_ascii_digit())).then(|| (number, without_blank(rest)))
 }
 
+/// Reads `[1,3]<stderr>:rest`, with whatever a log collector puts before it.
+///
+/// Source: mpirun(1), `--tag-output`; horovod/runner/common/util/safe_shell_exec.py, which writes `[3]<stderr>:`; SageMaker's
+/// mpirun writes `[1,mpirank:3,algo-1]<stderr>:`
+fn tagged(line: &str) -> Option<(u32, &str)> {
+    const MOST: usize = 120;
+    let head = begin(line, MOST);
+    let at = head.find("]<std")?;
+    let (name, rest) = line[at + "]<".len()..].split_once(">:")?;
+    let tag = head[..at].rsplit_once('[')?.1;
+    let rank = match tag.split(',').collect::<Vec<_>>()[..] {
+        [rank] => rank,
+        [job, rank, ..] if job.bytes().all(|byte| byte.is_ascii_digit()) => {
+            rank.strip_prefix("mpirank:").unwrap_or(rank)
+        }
+        _ => return None,
+    };
+    let number = rank.parse().ok().filter(|number| *number < MAX_RANK)?;
+    matches!(name, "stdout" | "stderr" | "stddiag").then(|| (number, without_blank(rest)))
+}
+
 /// Some put a blank after a label and some do not; tracebacks are indented by even numbers.
 fn without_blank(rest: &str) -> &str {
     let blanks = rest.len() - rest.trim_start_matches(' ').len();
@@ -436,7 +463,12 @@ fn is_end_of_launcher(line: &str) -> bool {
 }
 
 /// Whether it is among the last that a launcher says.
+///
+/// Source: torch/distributed/elastic; torch/distributed/launch.py of torch 1.8 and 1.9, `sigkill_handler`
 fn is_last_of_launcher(line: &str) -> bool {
+    if let Some(pid) = line.strip_prefix("Killing subprocess ") {
+        return !pid.is_empty() && pid.bytes().all(|byte| byte.is_ascii_digit());
+    }
     const WORDS: &[&str] = &[
         "failed (exitcode: ",
         "closing signal ",
@@ -491,6 +523,10 @@ mod tests {
             ("[trainer3]: ", Label::Local(3)),
             ("3: ", Label::Task(3)),
             (" 3: ", Label::Task(3)),
+            ("[1,3]<stderr>:", Label::Task(3)),
+            ("[3]<stderr>:", Label::Task(3)),
+            ("[1,mpirank:3,algo-1]<stderr>:", Label::Task(3)),
+            ("2026-11-29T20:01:41.461Z: [1,3]<stdout>:", Label::Task(3)),
             ("2026-11-29T20:01:41.461Z [rank3]: ", Label::Rank(3)),
             ("1: [rank3]: ", Label::Rank(3)),
         ] {
@@ -517,6 +553,8 @@ mod tests {
             "[2026-11-29 10:00:00]: x\n",
             "7: only now and then\nplain\nplain\n",
             "[W130]: x y\n",
+            "[a,3]<stderr>:x\n",
+            "[1,3]<stdlog>:x\n",
         ] {
             let console = read(&format!("{text}{TRACEBACK}"));
             let tasks = console
@@ -534,6 +572,26 @@ mod tests {
             "{TRACEBACK}E1129 22:14:50.7 5255 torch/distributed/elastic/multiprocessing/api.py:1002] failed (exitcode: 1) local_rank: 0 (pid: 5) of binary: python\n{TRACEBACK}"
         );
         assert_eq!(read(&text).unlabelled.text, TRACEBACK);
+    }
+
+    #[test]
+    fn what_nccl_says_goes_on_with_torchs_message() {
+        let text = "  File \"t.py\", line 1, in main\ntorch.distributed.DistBackendError: NCCL error in: x.cpp:1, unhandled cuda error\nncclUnhandledCudaError: Call to CUDA function failed.\n";
+        let begun = format!("Traceback (most recent call last):\n{text}");
+        assert_eq!(
+            read(&labelled("[rank2]: ", text)).ranks[&Label::Rank(2)].text,
+            begun
+        );
+    }
+
+    #[test]
+    fn the_launcher_of_older_torch_speaks_last() {
+        let text = format!(
+            "{TRACEBACK}Killing subprocess 5\nKilling subprocess 6\nTraceback (most recent call last):\n  File \"launch.py\", line 1, in main\nsubprocess.CalledProcessError: Command '['python']' returned non-zero exit status 1.\n"
+        );
+        assert_eq!(read(&text).unlabelled.text, TRACEBACK);
+        let own = format!("Killing subprocess of the pool\n{TRACEBACK}");
+        assert_eq!(read(&own).unlabelled.text, own);
     }
 
     #[test]

@@ -3,6 +3,7 @@
 //! Uniform failures name no rank; then one candidate, or the one that others point at, or the earliest beyond the
 //! clocks' bound; without a candidate, whom the others waited for, or who left nothing.
 
+use crate::alike::Groups;
 use crate::assemble::{HostKey, Job, RankEvidence};
 use crate::by_rank::ByRank;
 use crate::classify::{Role, Rule, rules};
@@ -174,7 +175,7 @@ impl Attempt<'_> {
         })
     }
 
-    fn fingerprint(&self, rank: u32) -> Option<Fingerprint> {
+    pub(crate) fn fingerprint(&self, rank: u32) -> Option<Fingerprint> {
         self.outcomes[&rank]
             .finding
             .as_ref()
@@ -190,14 +191,13 @@ impl Attempt<'_> {
 
     /// The same failure on at least half of the ranks.
     fn uniform(&self, candidates: &[u32]) -> Option<Decision> {
-        let mut groups: BTreeMap<Option<Fingerprint>, Vec<u32>> = BTreeMap::new();
-        for &rank in candidates {
-            groups.entry(self.fingerprint(rank)).or_default().push(rank);
-        }
-        let alike = groups.into_values().max_by_key(Vec::len)?;
-        if alike.len() < 2 || alike.len() * 2 < self.total() {
-            return None;
-        }
+        let enough = |alike: &Vec<u32>| alike.len() >= 2 && alike.len() * 2 >= self.total();
+        let most = |groups: Groups| groups.into_values().max_by_key(Vec::len).filter(enough);
+        let same = most(self.by_stack(candidates));
+        let (alike, in_what) = match same {
+            Some(alike) => (alike, "with the same text and stack"),
+            None => (most(self.by_words(candidates))?, "with the same text"),
+        };
         let mut others = candidates.to_vec();
         let same: BTreeSet<u32> = alike.iter().copied().collect();
         others.retain(|rank| !same.contains(rank));
@@ -211,7 +211,7 @@ impl Attempt<'_> {
         }
         let rule = self.rule(alike[0]);
         let mut reasons = vec![format!(
-            "{} of {} ranks failed alike, with the same text and stack",
+            "{} of {} ranks failed alike, {in_what}",
             alike.len(),
             self.total()
         )];
@@ -223,7 +223,10 @@ impl Attempt<'_> {
             .any(|rank| self.outcomes[rank].evidence.nameless);
         // That all left with one status says little, the less where a log holds failures of nobody.
         let vague = rule.id == "exit" && self.job.nobodys_words;
-        let mute = alike.iter().all(|rank| self.outcomes[rank].is_mute());
+        // An exit code of 1 and an abort are also how victims end of what is not here.
+        let mute = alike.iter().map(|rank| &self.outcomes[rank]);
+        let mute =
+            mute.clone().all(Outcome::is_mute) || mute.clone().all(Outcome::gave_up_unexplained);
         let worded = alike.iter().any(|rank| self.outcomes[rank].worded);
         let confidence =
             if vague || rule.role == Role::Ambiguous || alike.iter().any(shared) && quiet > 0 {

@@ -78,7 +78,7 @@ fn is_launchers(exit: &Exit) -> bool {
 }
 
 impl RankEvidence {
-    fn host_is(&mut self, host: HostKey) {
+    pub(crate) fn host_is(&mut self, host: HostKey) {
         if self.host == HostKey::Name(String::new()) {
             self.host = host;
         }

@@ -1,4 +1,5 @@
-//! How processes ended, in the words of launchers that are not torchrun: srun, mpirun, spawn, Lightning, shells, DeepSpeed.
+//! How processes ended, in the words of launchers that are not torchrun: srun, mpirun, spawn, Lightning, shells, DeepSpeed,
+//! vLLM.
 
 use firstfault_format::signals;
 use regex::{Captures, Regex};
@@ -58,6 +59,15 @@ struct Said {
     pid: Option<u32>,
 }
 
+impl Said {
+    fn code(status: i64) -> Self {
+        Self {
+            status,
+            ..Self::default()
+        }
+    }
+}
+
 const FORMS: &[Form] = &[
     // Source: slurm/src/srun/libsrun/launch.c, _launch_app
     Form {
@@ -88,10 +98,25 @@ const FORMS: &[Form] = &[
             Some(vec![(Who::Task(found[1].parse().ok()?), said)])
         },
     },
-    // Source: torch/multiprocessing/spawn.py
+    // Source: open-mpi/ompi, help-mpi-api.txt; a communicator that is no copy of the first numbers others
     Form {
-        literal: "ProcessExitedException: process ",
-        pattern: r"ProcessExitedException: process (\d+) terminated with (?:signal (\w+)|exit code (\d+))",
+        literal: "MPI_ABORT was invoked on rank ",
+        pattern: r"MPI_ABORT was invoked on rank (\d+) in communicator (?:MPI_COMM_WORLD|MPI COMMUNICATOR \d+ DUP FROM 0)(?: |$)",
+        read: |found| Some(vec![(Who::Task(found[1].parse().ok()?), Said::code(1))]),
+    },
+    // Source: mpich/src/mpi/init/abort.c
+    Form {
+        literal: "application called MPI_Abort(",
+        pattern: r"application called MPI_Abort\((?:MPI_COMM_WORLD|comm=0x44000000), (-?\d+)\) - process (\d+)",
+        read: |found| {
+            let code = found[1].parse().ok()?;
+            Some(vec![(Who::Task(found[2].parse().ok()?), Said::code(code))])
+        },
+    },
+    // Source: torch/multiprocessing/spawn.py, which raised a plain `Exception` before torch 1.8
+    Form {
+        literal: "Exception: process ",
+        pattern: r"(?:^|\bProcessExited)Exception: process (\d+) terminated with (?:signal (\w+)|exit code (\d+))",
         read: |found| {
             let status = match (found.get(2), found.get(3)) {
                 (Some(name), _) => -i64::from(signals::by_name(name.as_str())?.number),
@@ -104,6 +129,19 @@ const FORMS: &[Form] = &[
                     ..Said::default()
                 },
             )])
+        },
+    },
+    // Source: vllm/executor/multiproc_worker_utils.py
+    Form {
+        literal: " died, exit code: ",
+        pattern: r"Worker \S+ pid (\d+) died, exit code: (-?\d+)$",
+        read: |found| {
+            let said = Said {
+                status: found[2].parse().ok()?,
+                pid: found[1].parse().ok(),
+                host: None,
+            };
+            Some(vec![(Who::Unknown, said)])
         },
     },
     Form {
@@ -209,11 +247,16 @@ pub(crate) fn exits(path: &Path, text: &str) -> Vec<Exit> {
     let (is_mpi, is_hydra) = (has("Process name: [["), has("BAD TERMINATION"));
     let mut found: Vec<Exit> = Vec::new();
     if !forms.is_empty() || is_mpi || is_hydra {
-        let mut ending = false;
+        let (mut ending, mut cancelled) = (false, false);
         let mut named = None;
         for (index, line) in text.lines().enumerate() {
             let line = line.trim_end();
             ending |= is_end_of_step(line);
+            cancelled |= is_end_of_job(line);
+            if let Some(signal) = signal_of_hydra(line).filter(|_| is_hydra) {
+                let codes = found.iter_mut().filter(|exit| exit.status == signal);
+                codes.for_each(|exit| exit.status = -signal);
+            }
             let said = forms.iter().filter(|(form, _)| line.contains(form.literal));
             let said = said.filter_map(|(form, pattern)| (form.read)(&pattern.captures(line)?));
             let mut said: Vec<(Who, Said)> = said.flatten().collect();
@@ -232,8 +275,8 @@ pub(crate) fn exits(path: &Path, text: &str) -> Vec<Exit> {
                     status: said.status,
                     host: said.host,
                     pid: said.pid,
-                    after_others: asked
-                        && (ending || found.iter().any(|exit| exit.status != said.status)),
+                    after_others: cancelled
+                        || asked && (ending || found.iter().any(|exit| exit.status != said.status)),
                 });
             }
         }
@@ -261,30 +304,55 @@ fn is_end_of_step(line: &str) -> bool {
         || line.contains("slurmstepd: error: *** ") && line.contains(" CANCELLED AT ")
 }
 
-/// Open MPI names the process and its exit code in two lines, MPICH its number and its host.
+/// Whether the scheduler itself ends the job: a step may be cancelled because one of its tasks failed.
+fn is_end_of_job(line: &str) -> bool {
+    line.contains("slurmstepd: error: *** ")
+        && line.contains(" CANCELLED AT ")
+        && (line.contains("*** JOB ") || line.contains(" DUE TO "))
+}
+
+/// Open MPI names the process and its exit code in two lines, MPICH its number and its host, Intel MPI its rank as well.
 fn in_two_lines(line: &str, named: &mut Option<(Who, Said)>) -> Option<(Who, Said)> {
     static NAME: LazyLock<Regex> =
         LazyLock::new(|| Regex::new(r"Process name: \[\[\d+,\d+\],(\d+)\]").expect("a constant"));
-    static NUMBER: LazyLock<Regex> =
-        LazyLock::new(|| Regex::new(r"^= +PID (\d+) RUNNING AT (\S+)").expect("a constant"));
-    static CODE: LazyLock<Regex> =
-        LazyLock::new(|| Regex::new(r"^[= ]+(?i:exit code): +(\d+)").expect("a constant"));
+    static NUMBER: LazyLock<Regex> = LazyLock::new(|| {
+        Regex::new(r"^= +(?:RANK (\d+) )?PID (\d+) RUNNING AT (\S+)").expect("a constant")
+    });
+    static CODE: LazyLock<Regex> = LazyLock::new(|| {
+        Regex::new(r"^[= ]+(?i:exit (?:code|status)|killed by (signal)): +(\d+)")
+            .expect("a constant")
+    });
     if let Some(found) = NAME.captures(line) {
         *named = Some((Who::Task(found[1].parse().ok()?), Said::default()));
     } else if let Some(found) = NUMBER.captures(line) {
         let said = Said {
-            pid: found[1].parse().ok(),
-            host: Some(found[2].to_owned()),
+            pid: found[2].parse().ok(),
+            host: Some(found[3].to_owned()),
             status: 0,
         };
-        *named = Some((Who::Unknown, said));
+        let rank = found.get(1).and_then(|rank| rank.as_str().parse().ok());
+        *named = Some((rank.map_or(Who::Unknown, Who::Task), said));
     } else if let Some(found) = CODE.captures(line) {
-        let status = found[1].parse().ok()?;
+        let number: i64 = found[2].parse().ok()?;
+        let status = if found.get(1).is_some() {
+            -number
+        } else {
+            number
+        };
         return named
             .take()
             .map(|(who, said)| (who, Said { status, ..said }));
     }
     None
+}
+
+/// Returns the signal that MPICH tells after the codes of processes, which are what `wait` gives: 9 is then no exit code.
+///
+/// Source: mpich/src/pm/hydra/ui/mpich/mpiexec.c
+fn signal_of_hydra(line: &str) -> Option<i64> {
+    let (before, rest) = line.split_once("TERMINATED WITH THE EXIT STRING: ")?;
+    let number = rest.trim_end().strip_suffix(')')?.rsplit_once("(signal ")?;
+    (before == "YOUR APPLICATION ").then(|| number.1.parse().ok())?
 }
 
 /// A shell's last word on its only command: `Segmentation fault (core dumped)`.
@@ -401,8 +469,44 @@ mod tests {
                 (Local(2), 7, false),
             ),
             (
+                "Exception: process 0 terminated with signal SIGKILL",
+                (Local(0), -9, false),
+            ),
+            (
+                "Exception: process 1 terminated with exit code 17",
+                (Local(1), 17, false),
+            ),
+            (
                 "-- Process 1 terminated with the following error:",
                 (Local(1), 1, false),
+            ),
+            (
+                "MPI_ABORT was invoked on rank 2 in communicator MPI_COMM_WORLD",
+                (Task(2), 1, false),
+            ),
+            (
+                "MPI_ABORT was invoked on rank 2 in communicator MPI COMMUNICATOR 5 DUP FROM 0",
+                (Task(2), 1, false),
+            ),
+            (
+                "Abort(7) on node 3 (rank 3 in comm 0): application called MPI_Abort(MPI_COMM_WORLD, 7) - process 3",
+                (Task(3), 7, false),
+            ),
+            (
+                "=   PID 4711 RUNNING AT node1\n=   EXIT CODE: 9\n=   BAD TERMINATION\nYOUR APPLICATION TERMINATED WITH THE EXIT STRING: Killed (signal 9)",
+                (Unknown, -9, false),
+            ),
+            (
+                "=   BAD TERMINATION OF ONE OF YOUR APPLICATION PROCESSES\n=   RANK 3 PID 4711 RUNNING AT node1\n=   KILLED BY SIGNAL: 11 (Segmentation fault)\n",
+                (Task(3), -11, false),
+            ),
+            (
+                "=   BAD TERMINATION OF ONE OF YOUR APPLICATION PROCESSES\n=   RANK 3 PID 4711 RUNNING AT node1\n=   EXIT STATUS: 7\n",
+                (Task(3), 7, false),
+            ),
+            (
+                "ERROR 07-04 23:23:23 multiproc_worker_utils.py:120] Worker VllmWorkerProcess pid 4711 died, exit code: -11",
+                (Unknown, -11, false),
             ),
             (
                 "[rank: 1] Child process with PID 4711 terminated with code -11. Forcefully terminating all other processes to avoid zombies 🧟",
@@ -442,8 +546,35 @@ mod tests {
             "Fatal Python error: Segmentation fault",
             "mpirun noticed that process rank x exited",
             "Exit code:    7",
+            "MPI_ABORT was invoked on rank 2 in communicator MPI COMMUNICATOR 5 SPLIT FROM 0",
+            "raise Exception: process 0 terminated with signal SIGKILL",
+            "RuntimeException: process 0 terminated with signal SIGKILL",
         ] {
             assert_eq!(read(text), [], "{text}");
+        }
+    }
+
+    #[test]
+    fn who_ends_after_the_scheduler_ended_the_job_ends_because_of_that() {
+        for (end, after) in [
+            (
+                "*** JOB 7 ON n CANCELLED AT 2026-11-29T20:00:00 DUE TO PREEMPTION ***",
+                true,
+            ),
+            (
+                "*** STEP 7.0 ON n CANCELLED AT 2026-11-29T20:00:00 DUE TO JOB REQUEUE ***",
+                true,
+            ),
+            ("*** JOB 7 ON n CANCELLED AT 2026-11-29T20:00:00 ***", true),
+            (
+                "*** STEP 7.0 ON n CANCELLED AT 2026-11-29T20:00:00 ***",
+                false,
+            ),
+        ] {
+            let text = format!(
+                "slurmstepd: error: {end}\nsrun: error: n: task 2: Exited with exit code 1"
+            );
+            assert_eq!(read(&text), [(Who::Task(2), 1, after)], "{end}");
         }
     }
 

@@ -91,6 +91,30 @@ pub(crate) fn facts(path: &Path, text: &str) -> Vec<HostFact> {
     found
 }
 
+/// Returns the host that NCCL names before what it logs of one process: `node7:812:864 [0] NCCL INFO …`.
+///
+/// Source: nccl/src/debug.cc, `ncclDebugLog`; a line of it may begin with a time, or with the file that logs
+pub(crate) fn of_nccl(text: &str) -> Option<&str> {
+    memchr::memmem::find_iter(text.as_bytes(), " NCCL ").find_map(|at| {
+        let start = text[..at].rfind('\n').map_or(0, |newline| newline + 1);
+        let before = &text[start..at];
+        let words: Vec<&str> = before.split_ascii_whitespace().collect();
+        let is_device = |word: &str| {
+            let number = word
+                .strip_prefix('[')
+                .and_then(|word| word.strip_suffix(']'));
+            number.is_some_and(|number| number.parse::<u32>().is_ok())
+        };
+        let device = words.iter().position(|word| is_device(word))?;
+        let (rest, thread) = words.get(device.checked_sub(1)?)?.rsplit_once(':')?;
+        let (host, process) = rest.rsplit_once(':')?;
+        let is_number = |part: &str| part.parse::<u32>().is_ok();
+        let is_name = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+        let known = is_number(process) && is_number(thread) && !host.is_empty();
+        (known && host.chars().all(is_name)).then_some(host)
+    })
+}
+
 /// Reads `Nov 29 16:33:26` of syslog, or `2026-11-29T16:33:26`, at the start of a line.
 fn day(line: &str) -> Option<(u32, u32)> {
     const MONTHS: [&str; 12] = [
@@ -140,6 +164,28 @@ fn pod(line: &str, before: &str) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn nccl_names_its_host() {
+        for line in [
+            "node-7:812:864 [0] NCCL INFO Bootstrap : Using eth0:10.0.0.2<0>",
+            "node-7:812:864 [0] transport/net_ib.cc:93 NCCL WARN NET/IB : Got async event : port error",
+            "[2026-11-29 21:34:20] node-7:812:864 [0] NCCL INFO init.cc:867 -> 5",
+        ] {
+            assert_eq!(
+                of_nccl(&format!("step 1\n{line}\n")),
+                Some("node-7"),
+                "{line}"
+            );
+        }
+        for line in [
+            "[0] NCCL INFO Connected all trees",
+            "init.cc:867 [0] NCCL INFO x",
+            "the NCCL INFO of node-7:812:864",
+        ] {
+            assert_eq!(of_nccl(line), None, "{line}");
+        }
+    }
 
     #[test]
     fn a_kernels_lines_are_counted_and_read() {

@@ -28,6 +28,7 @@ pub mod symbolize;
 pub mod traceback;
 pub mod verdict;
 
+mod alike;
 mod assemble;
 mod by_rank;
 mod console;

@@ -14,15 +14,19 @@ impl Outcome<'_> {
     }
 
     /// A rank whose launcher says nothing of how it ended, and that said what it met without an exception.
+    ///
+    /// An interpreter that finds nothing to run ends by an exit code after its only line.
     fn by_words(&mut self) -> bool {
-        if self.evidence.status.is_some() {
-            return false;
-        }
         let last = self.evidence.words.as_ref();
         let Some(last) = last.and_then(|words| words.last.as_ref()) else {
             return false;
         };
         let rule = last.rule;
+        let status = self.evidence.status.as_ref().map(|status| status.value);
+        let ran_nothing = rule.id.starts_with("interpreter-") && matches!(status, Some(1 | 2));
+        if status.is_some() && !ran_nothing {
+            return false;
+        }
         self.title.clone_from(&last.text);
         self.worded = true;
         let fingerprint = Fingerprint::of(&rule.category, "", "", std::iter::empty());

@@ -3,10 +3,11 @@
 use crate::assemble::{HostKey, Job, RankEvidence};
 use crate::console::{Console, Label, Output};
 use crate::hearsay::Hearsay;
+use crate::hosts;
 use crate::kept::Shared;
 use crate::logs::AgentLog;
 use crate::traceback;
-use crate::words::Words;
+use crate::words::{Words, last_words};
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
@@ -87,8 +88,10 @@ impl Job {
             return;
         }
         let shared = Arc::clone(&self.shared);
-        let host = HostKey::Name(String::new());
-        let evidence = self.rank(attempt, rank, None, host);
+        let host = hosts::of_nccl(&output.text).unwrap_or("").to_owned();
+        let host = HostKey::Name(host);
+        let evidence = self.rank(attempt, rank, None, host.clone());
+        evidence.host_is(host);
         if evidence.record.is_none() && (evidence.words.is_none() || evidence.by_summary) {
             evidence.assumed |= assumed;
             evidence.set_words(&output, path, &shared);
@@ -120,13 +123,15 @@ impl Job {
             console.unlabelled.append(output);
         }
         let mut lost = false;
-        for (attempt, part) in attempts(console.unlabelled, ends) {
+        for (attempt, mut part) in attempts(console.unlabelled, ends) {
             let ranks = self.attempts.get_mut(&attempt);
             let ranks = ranks.into_iter().flat_map(BTreeMap::values_mut);
             let whose = ranks.map(Box::as_mut);
             let whose: Vec<&mut RankEvidence> =
                 whose.filter(|rank| rank.ended_silently(&path)).collect();
-            let alike = whose.len() <= 1 || says_alike(&part.text, whose.len());
+            let alike = whose.len() <= 1
+                || says_alike(&part.text, whose.len())
+                || part.become_common(whose.len());
             if !alike || whose.is_empty() {
                 self.hearsay
                     .extend(Hearsay::of(&path, &part.text, &part.lines));
@@ -198,9 +203,25 @@ fn host_of_name(name: &str) -> String {
     pod.unwrap_or("").to_owned()
 }
 
-/// Whether a text holds one exception as often as there are ranks: then it is that of each.
+impl Output {
+    /// Leaves of tracebacks that ranks print at once, and that are the same, one; returns whether there are any.
+    fn become_common(&mut self, ranks: usize) -> bool {
+        let Some(common) = traceback::common(&self.text, ranks) else {
+            return false;
+        };
+        let number = |&index: &usize| self.lines.get(index).copied().unwrap_or(0);
+        self.lines = common.lines.iter().map(number).collect();
+        self.text = common.text;
+        true
+    }
+}
+
+/// Whether a text holds one exception as often as there are ranks: then it is that of each. Last words count as well.
 fn says_alike(text: &str, ranks: usize) -> bool {
     let ends: Vec<(&str, &str)> = traceback::ends(text);
+    if let Some((_, said)) = last_words(text).filter(|_| ends.is_empty()) {
+        return text.lines().filter(|line| line.trim() == said).count() >= ranks;
+    }
     ends.len() >= ranks && ends.iter().all(|end| *end == ends[0])
 }
 

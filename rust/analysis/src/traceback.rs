@@ -2,11 +2,13 @@
 
 mod beginning;
 mod crash;
+mod mixed;
 mod place;
 
 pub(crate) use beginning::Beginning;
 pub(crate) use crash::first_crash_line;
 pub use crash::{Fatal, fatal, terminate};
+pub(crate) use mixed::common;
 pub use place::{is_library, location, short};
 
 use crate::failure::Frame;

@@ -181,6 +181,8 @@ fn first_saying(text: &str, about: &str) -> Option<usize> {
 
 /// Rules of what libraries print before the process ends, by an abort mostly: those that say most first.
 const LAST_WORDS: &[&str] = &[
+    "interpreter-module",
+    "interpreter-file",
     "heap-corruption",
     "collective-mismatch",
     "device-assert",

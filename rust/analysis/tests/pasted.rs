@@ -214,3 +214,26 @@ fn an_abort_on_the_way_out_is_not_what_ended_the_rank() {
     );
     assert_eq!(cause(&report("rank0.log", &text)).1, "device_assert");
 }
+
+#[test]
+fn the_same_words_of_many_are_alike_however_much_of_their_stacks_is_left() {
+    let error = "RuntimeError: the disk of all is full\n";
+    let other = "  File \"/work/train.py\", line 3, in main\n    save()\n";
+    let whole = format!("{START}{other}{FRAMES}{error}");
+    let text = prefixed("[rank2]: ", &format!("{FRAMES}{error}")) + &prefixed("[rank3]: ", &whole);
+    let alike = report("paste.txt", &text);
+    assert_eq!(cause(&alike).0, None);
+    assert!(cause(&alike).2 < Confidence::High);
+    let apart = text.replacen("of all", "of one", 1);
+    assert!(cause(&report("paste.txt", &apart)).0.is_some());
+}
+
+#[test]
+fn a_tag_of_mpirun_tells_the_rank_and_nccl_its_host() {
+    let line = "node-7:812:864 [0] NCCL INFO init.cc:867 -> 5\n";
+    let text = prefixed("[1,3]<stdout>:", line)
+        + &prefixed("[1,3]<stderr>:", &format!("{START}{FRAMES}{FULL}"));
+    let found = report("mpi.log", &text);
+    assert_eq!(cause(&found).0, Some(3));
+    assert_eq!(found.root_cause.unwrap().host, "node-7");
+}

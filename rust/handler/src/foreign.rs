@@ -4,7 +4,9 @@
 //! stack. Its symbol is private in most versions, but
 //! `faulthandler.register` puts a function of that module into a signal's action, from which the caller of
 //! [`take_python_dumper`] reads it back. Called directly, it writes the calling thread's stack to a descriptor whose
-//! number it was registered with. It needs neither the GIL nor memory.
+//! number it was registered with. It needs neither the GIL nor memory. The registration stays: a program that calls
+//! `faulthandler.unregister` for that signal, the highest real-time one that is free, is told that there was one, and
+//! switches it off as below.
 //!
 //! A dump that a fault or the watchdog cut short leaves it switched off for good: it takes itself to be running still.
 //! Then the function below it serves, which knows nothing of that, where the process has its name.

@@ -124,7 +124,9 @@ impl Margins {
 /// Whether a margin says whose the line is, which the readers of whole logs tell; or is part of a traceback's own form.
 fn is_label(margin: &str) -> bool {
     static LABEL: LazyLock<Regex> = LazyLock::new(|| {
-        regex(r"\[[a-z_]+\d+\]:|^ *\d+: ?$|%\||^[ |+]*$|Original |Exception Group ")
+        regex(
+            r"\[[a-z_]+\d+\]:|\]<std(?:out|err|diag)>:$|^ *\d+: ?$|%\||^[ |+]*$|Original |Exception Group ",
+        )
     });
     LABEL.is_match(margin)
 }

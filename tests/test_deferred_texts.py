@@ -100,40 +100,46 @@ RANKS = 1000
 
 
 class OneOfMany(Exchange):
-    """A rank of a thousand whose disks are all full; counts the bytes that it sends."""
+    """A rank of a thousand; waits for what has not been reduced yet by raising."""
 
-    def __init__(self, rank: int, told: bytes = b"") -> None:
+    def __init__(self, rank: int, reduced: list[list[int]]) -> None:
         self._group = SimpleNamespace(rank=lambda: rank)
         self._ranks = list(range(RANKS))
-        self.sent = 0
-        self.told = told
+        self._reduced = iter(reduced)
+        self.sent: list[Any] = []
+        self.sent_bytes = 0
 
     def _reduce(self, values: Any, dtype: Any, op: Any, deadline: Any) -> Any:
-        self.sent += len(values) * dtype.itemsize
-        if isinstance(values, list):
-            marks = {mark for mark in values if mark}
-            assert len(marks) == 1
-            return [*marks] * RANKS
-        self.told = self.told or bytes(values)
-        return self.told
+        self.sent = list(values)
+        self.sent_bytes += len(values) * dtype.itemsize
+        result = next(self._reduced, None)
+        if result is None:
+            raise TimeoutError
+        return result
 
 
 def thousand_disks_are_full() -> tuple[list[int], list[dict[int, Exception]]]:
     """Return what the first and the last rank send, and what they know of all."""
-    sent, known, told = [], [], b""
+    errors = [OSError(28, FULL.strerror, f"/data/{rank}") for rank in range(RANKS)]
+    captured = [Captured(error, "metadata", 17) for error in errors]
+    reduced: list[list[int]] = []
+    for _ in range(2):
+        sent = []
+        for rank, own in enumerate(captured):
+            exchange = OneOfMany(rank, reduced)
+            with pytest.raises(TimeoutError):
+                exchange.failures(own, Deadline(1.0))
+            if any(exchange.sent):
+                sent.append(exchange.sent)
+        reduced.append([sum(column) for column in zip(*sent, strict=True)])
+    sent_bytes, known = [], []
     for rank in 0, RANKS - 1:
-        errs = Deferred()
-        errs.step(17)
-        errs.capture(OSError(28, FULL.strerror, f"/data/{rank}"), "metadata")
-        exchange = OneOfMany(rank, told)
-        assert errs._captured is not None
-        known.append(exchange.failures(errs._captured, Deadline(1.0)))
-        sent.append(exchange.sent)
-        told = exchange.told
-        assert f"and {RANKS - NAMED_RANKS} more" in summary(known[-1], errs._captured)
-        with pytest.raises(DeferredErrors):
-            errs.finish()
-    return sent, known
+        exchange = OneOfMany(rank, reduced)
+        failures = exchange.failures(captured[rank], Deadline(1.0))
+        assert f"and {RANKS - NAMED_RANKS} more" in summary(failures, captured[rank])
+        sent_bytes.append(exchange.sent_bytes)
+        known.append(failures)
+    return sent_bytes, known
 
 
 def test_a_thousand_full_disks_move_kilobytes_with_a_count() -> None:

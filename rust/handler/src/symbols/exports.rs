@@ -227,3 +227,49 @@ fn quarter(page: &mut MemoryPage, table: u64, index: u64) -> Option<u64> {
     let shift = (at & 4).wrapping_mul(8) as u32;
     Some(page.word(at & !7)?.wrapping_shr(shift) & 0xffff_ffff)
 }
+
+#[cfg(test)]
+mod tests {
+    extern crate std;
+    use super::*;
+    use std::boxed::Box;
+    use std::string::String;
+    use std::vec::Vec;
+
+    fn names_at(base: u64) -> Vec<String> {
+        let mut chunk: Box<Chunk> = Box::new([0; 96 * 1024]);
+        let mut page = MemoryPage::new();
+        let exports = Exports::of(base, &mut page, &mut chunk, u64::MAX).expect("has tables");
+        let mut functions = Vec::new();
+        exports.scan(&mut chunk, u64::MAX, |function| functions.push(function));
+        let mut room = [0; 256];
+        let name = |function: &Function| {
+            let length = exports.name(function, &mut room)?;
+            Some(String::from_utf8_lossy(&room[..length]).into_owned())
+        };
+        functions.iter().filter_map(name).collect()
+    }
+
+    #[test]
+    fn addresses_that_nobody_has_relocated_are_found() {
+        // SAFETY: asks for a number.
+        let base = unsafe { libc::getauxval(libc::AT_SYSINFO_EHDR) };
+        let names = names_at(base);
+        let wanted = if cfg!(target_arch = "x86_64") {
+            "__vdso_clock_gettime"
+        } else {
+            "__kernel_clock_gettime"
+        };
+        assert!(names.iter().any(|name| name == wanted), "{names:?}");
+    }
+
+    #[test]
+    fn what_is_no_image_has_no_tables() {
+        let text = [0x7f_u8; 4096];
+        let mut chunk: Box<Chunk> = Box::new([0; 96 * 1024]);
+        for base in [0, 0x10, u64::MAX - 3, (&raw const text).addr() as u64] {
+            let tables = Exports::of(base, &mut MemoryPage::new(), &mut chunk, u64::MAX);
+            assert!(tables.is_none(), "{base:#x}");
+        }
+    }
+}

@@ -3,6 +3,9 @@
 //! Uniform failures name no rank; then one candidate, or the one that others point at, or the earliest beyond the
 //! clocks' bound; without a candidate, whom the others waited for, or who left nothing.
 
+mod clocks;
+mod one;
+
 use crate::alike::Groups;
 use crate::assemble::{HostKey, Job, RankEvidence};
 use crate::by_rank::ByRank;
@@ -11,10 +14,8 @@ use crate::groups::Fingerprint;
 use crate::hearsay::Hearsay;
 use crate::outcome::{End, Outcome};
 use crate::schema::Confidence;
+use clocks::same_clock;
 use std::collections::{BTreeMap, BTreeSet};
-
-/// How far clocks of different hosts are taken to differ, in nanoseconds.
-const SKEW_NS: i64 = 2_000_000_000;
 
 /// What the first failure of an attempt was.
 #[derive(Debug)]
@@ -272,28 +273,6 @@ impl Attempt<'_> {
         )
     }
 
-    pub(crate) fn earliest(&self, ranks: &[u32]) -> Option<u32> {
-        ranks
-            .iter()
-            .copied()
-            .min_by_key(|rank| (self.outcomes[rank].time_ns.unwrap_or(i64::MAX), *rank))
-    }
-
-    /// Whether one rank failed before another by more than their clocks can be wrong.
-    fn clearly_before(&self, one: u32, other: u32) -> bool {
-        let (one, other) = (&self.outcomes[&one], &self.outcomes[&other]);
-        let (Some(early), Some(late)) = (one.time_ns, other.time_ns) else {
-            return false;
-        };
-        let skew = if same_clock(one, other) {
-            0
-        } else {
-            SKEW_NS.max(clock_error(one).saturating_add(clock_error(other)))
-        };
-        // A time in whole seconds may be too early by one.
-        late.saturating_sub(early) > skew + one.coarse_ns
-    }
-
     fn several(&self, candidates: &[u32]) -> Decision {
         let others = |chosen: u32| {
             candidates
@@ -341,141 +320,6 @@ impl Attempt<'_> {
         }
         decision
     }
-
-    fn one(&self, rank: u32, also: Vec<u32>) -> Decision {
-        let outcome = &self.outcomes[&rank];
-        let rule = self.rule(rank);
-        let pointed = self.pointers().remove(&rank).unwrap_or_default();
-        let mut reasons = Vec::new();
-        let mut confidence = Confidence::Medium;
-        if self.victims() >= 2 {
-            confidence = Confidence::High;
-        }
-        if !pointed.is_empty() {
-            confidence = Confidence::High;
-            reasons.push(format!(
-                "{} point at it: ranks {}",
-                count(pointed.len(), "other rank"),
-                crate::groups::ranges(pointed)
-            ));
-        }
-        if outcome.agreed {
-            confidence = Confidence::High;
-            reasons.push("its launcher's exit status and its own text agree".to_owned());
-        }
-        if rule.id == "damaged-record" {
-            let certain = self.victims() > 0 && also.is_empty();
-            confidence = if certain {
-                Confidence::Medium
-            } else {
-                Confidence::Low
-            };
-        } else if self.vanished(rank) && self.victims() >= 2 {
-            confidence = confidence.min(Confidence::Medium);
-        } else if rule.role == Role::Ambiguous {
-            confidence = Confidence::Low;
-            reasons.push("such a failure can have a cause outside the process, and nothing from its host tells".to_owned());
-        }
-        if outcome
-            .evidence
-            .section()
-            .is_some_and(|section| !section.is_final)
-            || outcome.evidence.assumed
-        {
-            confidence = confidence.min(Confidence::Medium);
-        }
-        let own = outcome.evidence.record.is_some() || outcome.evidence.status.is_some();
-        if outcome.evidence.by_logger && !own {
-            confidence = confidence.min(Confidence::Medium);
-            reasons
-                .push("its own logger shows the exception, which it may have survived".to_owned());
-        }
-        if outcome.worded {
-            confidence = confidence.min(Confidence::Medium);
-            reasons.push("a line of its log says so, and no exception".to_owned());
-        }
-        let quiet = self.with_end(End::Silent).len() + self.missing.len();
-        if quiet > 0 && (!own || rule.generic) {
-            confidence = confidence.min(Confidence::Medium);
-            reasons.push(format!(
-                "{} said nothing, and one of them may have failed first",
-                count(quiet, "rank")
-            ));
-        } else if let Some(doubt) = self.doubt(&[rank]) {
-            confidence = confidence.min(Confidence::Medium);
-            reasons.push(doubt.to_owned());
-        }
-        let status = outcome.evidence.status.as_ref();
-        if rule.id == "killed" && !also.is_empty() && status.is_some_and(|it| it.forced.is_none()) {
-            confidence = confidence.min(Confidence::Medium);
-            reasons.push("whether its launcher killed it is not told".to_owned());
-        }
-        if let Some(parent) = &outcome.evidence.by_child {
-            reasons.push(format!(
-                "a child process of it failed so, and it for that: {parent}"
-            ));
-            // Of a process that left no word itself the child's end may have been a small thing.
-            if outcome.evidence.status.is_none() && self.victims() == 0 {
-                confidence = confidence.min(Confidence::Medium);
-            }
-        }
-        if rule.relay {
-            confidence = confidence.min(Confidence::Medium);
-            reasons.push("what it raised itself is not told".to_owned());
-        }
-        if outcome.is_mute() {
-            confidence = confidence.min(Confidence::Medium);
-            reasons.push("exit code 1 is an exception's too, whose text is not here".to_owned());
-        }
-        let launcher = self.job.hosts.get(&outcome.evidence.host);
-        if rule.id == "interrupted" && !launcher.is_some_and(|host| host.spoke) {
-            confidence = confidence.min(Confidence::Medium);
-            reasons.push("whether its launcher was interrupted too is not told".to_owned());
-        }
-        if outcome.gave_up_unexplained() {
-            confidence = confidence.min(Confidence::Medium);
-            reasons.push(
-                "nothing tells why it gave itself up, and ranks do that too when another is lost"
-                    .to_owned(),
-            );
-        }
-        if outcome.evidence.assumed {
-            reasons.push("its rank number is assumed: nothing tells it".to_owned());
-        }
-        Decision {
-            subject: Subject::Rank(rank),
-            rule,
-            confidence,
-            also,
-            suspects: Vec::new(),
-            reasons,
-        }
-    }
-}
-
-/// Whether two times are of one clock: of one boot where both say so, else of one launcher.
-fn same_clock(one: &Outcome<'_>, other: &Outcome<'_>) -> bool {
-    let host = |outcome: &Outcome<'_>| {
-        let host = &outcome.evidence.section()?.host;
-        (!host.name.is_empty()).then(|| (host.name.clone(), host.boot_id.clone()))
-    };
-    match (host(one), host(other)) {
-        (Some(one), Some(other)) => one == other,
-        _ => one.evidence.host == other.evidence.host,
-    }
-}
-
-/// How far the kernel says that a rank's clock may be off, in nanoseconds.
-fn clock_error(outcome: &Outcome<'_>) -> i64 {
-    let clock = outcome
-        .evidence
-        .section()
-        .and_then(|section| section.clock.as_ref());
-    clock.map_or(0, |clock| {
-        i64::try_from(clock.max_error_us)
-            .unwrap_or(i64::MAX)
-            .saturating_mul(1000)
-    })
 }
 
 /// Returns `1 rank`, `3 ranks`.

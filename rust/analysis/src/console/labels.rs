@@ -1,0 +1,183 @@
+//! Whose a line is: what launchers and programs put before it.
+
+use super::MAX_RANK;
+use crate::parse::begin;
+use std::collections::BTreeMap;
+
+/// Whose line it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) enum Label {
+    /// `[rank3]:`, as torch's own hook for uncaught exceptions and its loggers write it.
+    Rank(u32),
+    /// `[default3]:`, as torchrun's `--tee` writes it: the rank on its host.
+    Local(u32),
+    /// `3:`, as `srun --label` writes it, or `[1,3]<stderr>:`, as mpirun does: the number of the task.
+    Task(u32),
+    /// A process of which only a name is known, as `[pod/trainer-3/main]`: its index.
+    Process(u32),
+}
+
+/// Whether the numbers before a colon label the lines: most have one, and these are the numbers of tasks.
+pub(super) fn are_tasks(text: &str) -> bool {
+    let mut all = 0_usize;
+    let mut numbers: BTreeMap<u32, usize> = BTreeMap::new();
+    for line in text.lines().filter(|line| !line.trim().is_empty()) {
+        all += 1;
+        if let Some((number, _)) = task(line) {
+            *numbers.entry(number).or_default() += 1;
+        }
+        if all >= 20_000 {
+            break;
+        }
+    }
+    let labelled: usize = numbers.values().sum();
+    let most = numbers.keys().next_back().map_or(0, |most| *most as usize);
+    // A list counts once; tasks speak again and again, and nearly all of them do.
+    labelled * 10 >= all * 7
+        && labelled >= numbers.len() * 3
+        && (numbers.len() * 2 > most || numbers.len() == 1)
+}
+
+/// Returns whose line it is, by the innermost label, and the line without labels.
+pub(super) fn split(line: &str, tasks: bool) -> (Option<Label>, &str) {
+    let (mut label, mut rest) = (None, line);
+    let of_task = tasks.then(|| task(rest)).flatten();
+    if let Some((number, after)) = of_task.or_else(|| tagged(rest)) {
+        (label, rest) = (Some(Label::Task(number)), after);
+    }
+    let mut inner = before_label(rest);
+    while let Some((name, number, after)) = bracketed(inner) {
+        let found = if name == "rank" {
+            Label::Rank(number)
+        } else {
+            Label::Local(number)
+        };
+        (label, rest) = (Some(found), after);
+        inner = after;
+    }
+    (label, rest)
+}
+
+/// Returns a line from the label on that a log collector, a shell or a progress bar left something before.
+pub(super) fn before_label(line: &str) -> &str {
+    const MOST: usize = 120;
+    let from = memchr::memmem::find_iter(begin(line, MOST).as_bytes(), "[rank")
+        .find(|&at| bracketed(&line[at..]).is_some());
+    match from {
+        Some(at) if at > 0 && is_margin(&line[..at], &line[at..]) => &line[at..],
+        _ => line,
+    }
+}
+
+/// Whether what stands before a label is no text of its own: a time, a name, a bar that a traceback cuts off.
+pub(super) fn is_margin(before: &str, labelled: &str) -> bool {
+    let ends =
+        before.ends_with([' ', ':', ']', '|', '\t']) && before.split_whitespace().count() <= 4;
+    ends || bracketed(labelled).is_some_and(|(_, _, rest)| crate::traceback::is_start(rest))
+}
+
+/// A progress bar may stand before a traceback that has no label.
+pub(super) fn from_traceback(line: &str) -> &str {
+    match line.find("Traceback (most recent call last):") {
+        Some(at) if at > 0 && line[..at].contains("%|") => &line[at..],
+        _ => line,
+    }
+}
+
+/// Reads the rank that NCCL's watchdog gives itself where nothing labels its lines: before torch 2.2.
+///
+/// A later one says which group it is of, and its rank is one in that group.
+pub(super) fn watchdogs(line: &str) -> Option<Label> {
+    let (before, rest) = line.split_once("ProcessGroupNCCL.cpp:")?;
+    let rest = rest.split_once("] [Rank ")?.1;
+    let number = rest.split_once("] ")?.0.parse().ok()?;
+    let is_first = before.trim_start().starts_with('[') && before.len() < 60;
+    (is_first && number < MAX_RANK && !rest.contains("[PG ")).then_some(Label::Rank(number))
+}
+
+/// Reads `[rank3]: rest`.
+pub(super) fn bracketed(line: &str) -> Option<(&str, u32, &str)> {
+    let (name, rest) = line.strip_prefix('[')?.split_once("]:")?;
+    let letters = name.trim_end_matches(|c: char| c.is_ascii_digit());
+    // torchrun's role is "default" unless somebody says otherwise; other words are the program's own.
+    let is_name = ["rank", "default", "trainer", "worker"].contains(&letters);
+    let number = name[letters.len()..].parse().ok()?;
+    (is_name && number < MAX_RANK).then_some((letters, number, without_blank(rest)))
+}
+
+/// Reads `3: rest`. Source: srun(1), `--label`
+pub(super) fn task(line: &str) -> Option<(u32, &str)> {
+    let (number, rest) = line.trim_start_matches(' ').split_once(':')?;
+    let number = number.parse().ok().filter(|number| *number < MAX_RANK)?;
+    // `14:03:22` is a time.
+    (!rest.starts_with(|c: char| c.is_ascii_digit())).then(|| (number, without_blank(rest)))
+}
+
+/// Reads `[1,3]<stderr>:rest`, with whatever a log collector puts before it.
+///
+/// Source: mpirun(1), `--tag-output`; horovod/runner/common/util/safe_shell_exec.py, which writes `[3]<stderr>:`; SageMaker's
+/// mpirun writes `[1,mpirank:3,algo-1]<stderr>:`
+pub(super) fn tagged(line: &str) -> Option<(u32, &str)> {
+    const MOST: usize = 120;
+    let head = begin(line, MOST);
+    let at = head.find("]<std")?;
+    let (name, rest) = line[at + "]<".len()..].split_once(">:")?;
+    let tag = head[..at].rsplit_once('[')?.1;
+    let rank = match tag.split(',').collect::<Vec<_>>()[..] {
+        [rank] => rank,
+        [job, rank, ..] if job.bytes().all(|byte| byte.is_ascii_digit()) => {
+            rank.strip_prefix("mpirank:").unwrap_or(rank)
+        }
+        _ => return None,
+    };
+    let number = rank.parse().ok().filter(|number| *number < MAX_RANK)?;
+    matches!(name, "stdout" | "stderr" | "stddiag").then(|| (number, without_blank(rest)))
+}
+
+/// Some put a blank after a label and some do not; tracebacks are indented by even numbers.
+pub(super) fn without_blank(rest: &str) -> &str {
+    let blanks = rest.len() - rest.trim_start_matches(' ').len();
+    if blanks % 2 == 1 { &rest[1..] } else { rest }
+}
+
+/// Whether a launcher wrote a line, or is about to. Source: torch/distributed/elastic/agent, multiprocessing/api.py
+pub(super) fn is_launcher(line: &str) -> bool {
+    const PLACES: &[&str] = &[
+        "torch/distributed/elastic/",
+        "torch/distributed/run.py",
+        "torch.distributed.elastic",
+    ];
+    let of_torch = PLACES.iter().any(|place| line.contains(place)) && !line.starts_with(' ');
+    of_torch || line.contains("] [launch.py:")
+}
+
+/// Whether a launcher says of its workers how they ended.
+pub(super) fn launcher_reports(text: &str) -> bool {
+    const WORDS: &[&str] = &["failed (exitcode: ", "Root Cause (first observed failure)"];
+    WORDS
+        .iter()
+        .any(|words| memchr::memmem::find(text.as_bytes(), words.as_bytes()).is_some())
+}
+
+/// Whether a line is the exception of which a launcher itself died.
+pub(super) fn is_end_of_launcher(line: &str) -> bool {
+    line.starts_with("torch.distributed.elastic.")
+        && crate::traceback::is_headline(line)
+        && !line.contains("ChildFailedError")
+}
+
+/// Whether it is among the last that a launcher says.
+///
+/// Source: torch/distributed/elastic; torch/distributed/launch.py of torch 1.8 and 1.9, `sigkill_handler`
+pub(super) fn is_last_of_launcher(line: &str) -> bool {
+    if let Some(pid) = line.strip_prefix("Killing subprocess ") {
+        return !pid.is_empty() && pid.bytes().all(|byte| byte.is_ascii_digit());
+    }
+    const WORDS: &[&str] = &[
+        "failed (exitcode: ",
+        "closing signal ",
+        "death signal, shutting down",
+        "ChildFailedError",
+    ];
+    is_launcher(line) && WORDS.iter().any(|words| line.contains(words))
+}

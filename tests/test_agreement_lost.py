@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import resource
+import select
 import signal
 import time
 from pathlib import Path
@@ -211,18 +212,31 @@ def test_the_host_of_the_store_is_killed(host: str) -> None:
         assert in_time
 
 
+def kill_and_wait(process: int) -> None:
+    """Return when it is gone, and with it its connections; it need be no child."""
+    descriptor = os.pidfd_open(process)
+    os.kill(process, signal.SIGKILL)
+    select.select([descriptor], [], [])
+    os.close(descriptor)
+
+
 def kills_the_host_while_they_agree(host: str) -> tuple[int, str | None, bool]:
     """Let rank 1 fail, and the store's host die before rank 2 can answer."""
-    agreement = Agreement.start(deadline=DEADLINE)
-    do = _watcher._do
+    import torch.distributed as dist
+
+    rank, do = dist.get_rank(), _watcher._do
 
     def killing(store: Any, operation: Operation) -> object:
-        if agreement.rank == 2 and "answer/2" in str(operation):
-            os.kill(process_ids()[host], signal.SIGKILL)
+        if rank == 2 and "answer/2" in str(operation):
+            kill_and_wait(process_ids()[host])
         return do(store, operation)
 
+    # The watcher may have to answer as soon as it is there.
     _watcher._do = killing
-    if agreement.rank == 1:
+    agreement = Agreement.start(deadline=DEADLINE)
+    # Whoever comes later is not asked.
+    dist.barrier()
+    if rank == 1:
         agreement.announce()
     ended = calls_until_it_ends(agreement)
     leave(agreement)

@@ -11,19 +11,35 @@ use firstfault_capture::doctor::probes;
 
 use crate::error::{Result, guard};
 
+/// More than the rules need where they have to be built first, bytes.
+const ROOM_FOR_RULES: usize = 32 << 20;
+
+/// Whether there is memory for the rules: an allocation of Rust's that fails ends the process, and its own error with it.
+fn has_room() -> bool {
+    let mut room = Vec::<u8>::new();
+    let is_there = room.try_reserve_exact(ROOM_FOR_RULES).is_ok();
+    // What nobody looks at need not be asked for.
+    std::hint::black_box(&mut room);
+    is_there
+}
+
 /// Return whether a message says that a peer or the store was lost: then its failure is the consequence of another.
+///
+/// Without memory for the rules it says that of none.
 #[pyfunction]
 pub(crate) fn is_collateral(message: &str) -> Result<bool> {
-    guard(|| Ok(classify::is_collateral(message)))
+    guard(|| Ok(has_room() && classify::is_collateral(message)))
 }
 
 /// Return whether an exception's text is one of a rank's own work: not of the communicator, the device or a peer.
+///
+/// Without memory for the rules it says that of none.
 ///
 /// Args:
 ///     message: The exception as ``ValueError: the text``.
 #[pyfunction]
 pub(crate) fn is_rank_local(message: &str) -> Result<bool> {
-    guard(|| Ok(classify::is_rank_local(message)))
+    guard(|| Ok(has_room() && classify::is_rank_local(message)))
 }
 
 /// Return the name of a signal, as `SIGSEGV`, or None for a number without one.

@@ -265,7 +265,7 @@ def check(row: Row, around: Any, dumps: bool) -> str:
         assert [line for line in found if line in wanted] == wanted
     else:
         assert found == wanted
-    cores = compared(ours.core, theirs.core, details.reason)
+    cores = compared(ours.core, theirs.core, details.reason, context.exact)
     end = f"{ended(ours.ended.status)} | {cores}"
     why = context.without.get(row.fault) or context.without.get("*")
     left = [name for name in ours.files if name not in theirs.files]
@@ -321,7 +321,7 @@ def record_name(context: Context, ours: Ran, left: list[str]) -> str:
     return present[0]
 
 
-def compared(ours: Core | None, theirs: Core | None, reason: str) -> str:
+def compared(ours: Core | None, theirs: Core | None, reason: str, exact: bool) -> str:
     """Compare two core dumps; an address of the moment is another in each run.
 
     Returns what to say of them.
@@ -331,8 +331,9 @@ def compared(ours: Core | None, theirs: Core | None, reason: str) -> str:
         return ""
     assert ours.signal == theirs.signal
     is_overflow = reason.startswith("stack overflow")
-    if is_overflow and theirs.code == SI_KERNEL:
-        # Without us the kernel found no stack for the handler that was there.
+    if is_overflow and (theirs.code == SI_KERNEL or not exact):
+        # Without us the kernel found no stack for the handler that was there, or
+        # that handler used up one without a guard.
         return "the same signal"
     assert ours.code == theirs.code
     # A used-up stack ends at any instruction that pushes something.

@@ -15,28 +15,26 @@ const WHOLE: usize = SIZE.wrapping_add(GUARD_SIZE);
 /// What a capture needs at least, on the small stack of another library: up to the first record.
 const NEEDED: usize = 10 * 1024;
 
-/// What is left on a stack that has room for walking native stacks and reading symbol tables too, bytes.
-const AMPLE: usize = 32 * 1024;
-
 /// Returns whether the calling handler has room for a capture, where it runs on an alternate stack.
 pub(crate) fn has_room() -> bool {
-    has_left(NEEDED)
+    left().is_none_or(|left| left >= NEEDED)
 }
 
-/// Returns whether it has room for what a record can do without.
+/// Returns whether so many bytes of the calling thread's stack are left, for what a record can do without.
 ///
 /// A small stack of another library's would overflow, and the kernel begin at its top again: over the context that the
-/// process has to die in.
-pub(crate) fn has_ample_room() -> bool {
-    has_left(AMPLE)
+/// process has to die in. Whether there is memory below it says nothing of that.
+pub(crate) fn has_room_for(bytes: usize) -> bool {
+    left().map_or_else(|| sys::has_stack(bytes), |left| left >= bytes)
 }
 
+/// Returns how much of the alternate stack is below this frame, bytes; `None` where the thread does not run on it.
 #[inline(never)]
-fn has_left(bytes: usize) -> bool {
+fn left() -> Option<usize> {
     let here = 0_u8;
     let present = sys::alternate_stack();
-    let above = (&raw const here).addr().wrapping_sub(present.ss_sp.addr());
-    present.ss_flags & libc::SS_DISABLE != 0 || above >= present.ss_size || above >= bytes
+    let left = (&raw const here).addr().wrapping_sub(present.ss_sp.addr());
+    (present.ss_flags & libc::SS_DISABLE == 0 && left < present.ss_size).then_some(left)
 }
 
 /// Memory for one; dropped, it is given back, and no thread may have it as its stack then.

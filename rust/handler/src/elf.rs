@@ -9,24 +9,15 @@ use crate::sys;
 pub type Segment = libc::Elf64_Phdr;
 
 /// More program headers than any linker writes.
-const SEGMENTS_MAX: usize = 32;
+const SEGMENTS_MAX: u16 = 32;
 
-const EMPTY: Segment = Segment {
-    p_type: 0,
-    p_flags: 0,
-    p_offset: 0,
-    p_vaddr: 0,
-    p_paddr: 0,
-    p_filesz: 0,
-    p_memsz: 0,
-    p_align: 0,
-};
-
-/// A module's program headers, and where it is.
+/// Where a module's program headers are, and where it is itself.
+///
+/// They are read one by one as they are looked at: the stack may be a small one.
 #[derive(Debug)]
 pub struct Image {
-    segments: [Segment; SEGMENTS_MAX],
-    count: usize,
+    segments: u64,
+    count: u16,
     /// What is added to an address of the file for one in memory.
     bias: u64,
 }
@@ -36,38 +27,40 @@ impl Image {
     ///
     /// Source: elf(5). 64 bits, little-endian: all that firstfault runs on.
     pub fn at(base: u64) -> Option<Self> {
-        let mut header = [0_u8; size_of::<libc::Elf64_Ehdr>()];
-        sys::read_memory(base, &mut header).ok()?;
-        if !header.starts_with(b"\x7fELF\x02\x01") {
+        let mut bytes = [0_u8; size_of::<libc::Elf64_Ehdr>()];
+        sys::read_memory(base, &mut bytes).ok()?;
+        if !bytes.starts_with(b"\x7fELF\x02\x01") {
             return None;
         }
         // SAFETY: any bytes are a header.
-        let header = unsafe { header.as_ptr().cast::<libc::Elf64_Ehdr>().read_unaligned() };
+        let header = unsafe { bytes.as_ptr().cast::<libc::Elf64_Ehdr>().read_unaligned() };
         if usize::from(header.e_phentsize) != size_of::<Segment>() {
             return None;
         }
         let mut image = Self {
-            segments: [EMPTY; SEGMENTS_MAX],
-            count: usize::from(header.e_phnum).min(SEGMENTS_MAX),
+            segments: base.checked_add(header.e_phoff)?,
+            count: header.e_phnum.min(SEGMENTS_MAX),
             bias: 0,
         };
-        let length = image.count.checked_mul(size_of::<Segment>())?;
-        let room = image.segments.as_mut_ptr().cast::<u8>();
-        // SAFETY: plain numbers, as bytes, no more of them than there are.
-        let bytes = unsafe { core::slice::from_raw_parts_mut(room, length) };
-        sys::read_memory(base.checked_add(header.e_phoff)?, bytes).ok()?;
         // The page that the file's first byte is in.
         let first = image.of_type(libc::PT_LOAD).next()?.p_vaddr & !0xfff;
         image.bias = base.wrapping_sub(first);
         Some(image)
     }
 
-    /// Returns the program headers of a type, in their order.
-    pub fn of_type(&self, kind: u32) -> impl Iterator<Item = &Segment> {
-        let segments = self.segments.get(..self.count).unwrap_or_default();
-        segments
-            .iter()
+    /// Returns the program headers of a type, in their order, up to the first that cannot be read.
+    pub fn of_type(&self, kind: u32) -> impl Iterator<Item = Segment> {
+        (0..self.count)
+            .map_while(|index| self.segment(index))
             .filter(move |segment| segment.p_type == kind)
+    }
+
+    fn segment(&self, index: u16) -> Option<Segment> {
+        let offset = u64::from(index).wrapping_mul(size_of::<Segment>() as u64);
+        let mut bytes = [0_u8; size_of::<Segment>()];
+        sys::read_memory(self.segments.checked_add(offset)?, &mut bytes).ok()?;
+        // SAFETY: any bytes are plain numbers.
+        Some(unsafe { bytes.as_ptr().cast::<Segment>().read_unaligned() })
     }
 
     /// Returns where a segment is in memory.
@@ -85,7 +78,7 @@ impl Image {
     pub fn end_of_segment(&self, address: u64) -> Option<u64> {
         self.of_type(libc::PT_LOAD)
             .filter(|segment| segment.p_flags & libc::PF_R != 0)
-            .map(|segment| self.addresses(segment))
+            .map(|segment| self.addresses(&segment))
             .find(|segment| segment.contains(&address))
             .map(|segment| segment.end)
     }

@@ -8,6 +8,7 @@ use core::cell::UnsafeCell;
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
+use crate::alternate_stack::has_room_for;
 use crate::park;
 use crate::sys::{self, MemoryPage};
 use crate::{foreign, handlers, modules};
@@ -190,7 +191,7 @@ pub fn walk_crashed(registers: Option<&Registers>) -> bool {
         &CRASHED,
         CRASHED_FRAMES_MAX,
         registers,
-        sys::has_stack(STACK_NEEDED),
+        has_room_for(STACK_NEEDED),
     );
     modules::read_build_ids();
     sys::close_memory();
@@ -204,7 +205,7 @@ pub(crate) fn walk_others(crashed: Option<&Registers>) -> bool {
         // The walk by tables came to nothing, or to a fault: this one cannot fault.
         walk(&CRASHED, CRASHED_FRAMES_MAX, registers, false);
     }
-    let has_stack = sys::has_stack(STACK_NEEDED);
+    let has_stack = has_room_for(STACK_NEEDED);
     let mut all = true;
     for (slot, range) in park::slots().iter().zip(&OTHERS) {
         range.start();

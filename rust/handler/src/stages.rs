@@ -9,7 +9,6 @@ use core::sync::atomic::{
     AtomicBool, AtomicI32, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering,
 };
 
-use crate::alternate_stack::has_ample_room;
 use crate::commit::Strength;
 use crate::context::Facts;
 use crate::crash_record::{self, Findings};
@@ -277,7 +276,7 @@ fn execute(stage: Stage, configuration: &Configuration, depth: Depth) -> bool {
             module.is_some()
         }
         Stage::OwnPythonStack => dump_own_stack(facts.is_final),
-        Stage::OwnNativeStack => has_ample_room() && native::walk_crashed(facts.registers.as_ref()),
+        Stage::OwnNativeStack => native::walk_crashed(facts.registers.as_ref()),
         Stage::Park if depth == Depth::Snapshot => {
             park::count_only();
             python_state::look(core::iter::empty());
@@ -288,15 +287,13 @@ fn execute(stage: Stage, configuration: &Configuration, depth: Depth) -> bool {
             python_state::look(park::slots().iter().map(park::Slot::python));
             park::slots().iter().all(park::Slot::is_still)
         }
-        Stage::OtherNativeStacks => {
-            has_ample_room() && native::walk_others(facts.registers.as_ref())
-        }
+        Stage::OtherNativeStacks => native::walk_others(facts.registers.as_ref()),
         Stage::OtherPythonStacks => {
             let may_cut = depth == Depth::Full;
             foreign::prepare_python_dump(facts.is_final)
                 .is_some_and(|descriptor| park::dump_python_stacks(descriptor, may_cut))
         }
-        Stage::Symbols => has_ample_room() && symbols::read(),
+        Stage::Symbols => symbols::read(),
         Stage::Enriched => write(facts, configuration, last_strength(configuration)),
         Stage::Notice => crash_record::tell(facts, configuration),
     }

@@ -16,12 +16,16 @@ use core::sync::atomic::{AtomicBool, Ordering};
 
 use names::Names;
 
+use crate::alternate_stack::has_room_for;
 use crate::helper::{self, Work};
 use crate::sys::{self, MemoryPage};
 use crate::{modules, native, park};
 
 /// How long reading may take, nanoseconds; its stage has more.
 const PATIENCE_NS: u64 = 150_000_000;
+
+/// What reading may need of a stack, with room to spare; measured: less than 24 KiB without optimization.
+const STACK_NEEDED: usize = 32 * 1024;
 
 /// What one thread at a time touches: the owner of the handler, or the helper that it waits for.
 struct Room {
@@ -59,6 +63,9 @@ static HAS_REMOTE: AtomicBool = AtomicBool::new(false);
 /// asked in time.
 pub(crate) fn read() -> bool {
     forget();
+    if !has_room_for(STACK_NEEDED) {
+        return false;
+    }
     let deadline = sys::clock_ns(libc::CLOCK_MONOTONIC).saturating_add(PATIENCE_NS);
     // SAFETY: see `Room`.
     let own = unsafe { &mut *OWN.names.get() };

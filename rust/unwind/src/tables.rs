@@ -24,7 +24,7 @@ impl Tables {
     /// Source: elf(5), LSB "Exception Frames".
     pub(crate) fn of(base: u64) -> Option<Self> {
         let image = Image::at(base)?;
-        let header = image.addresses(image.of_type(libc::PT_GNU_EH_FRAME).next()?);
+        let header = image.addresses(&image.of_type(libc::PT_GNU_EH_FRAME).next()?);
         // Only a segment that the loader mapped is looked into.
         let header = header.start..header.end.min(image.end_of_segment(header.start)?);
         let start = frames_of_header(bytes(&header)?, header.start)?;

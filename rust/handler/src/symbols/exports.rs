@@ -74,7 +74,7 @@ impl Exports {
     ) -> Option<Self> {
         let image = Image::at(base)?;
         let dynamic = image.of_type(libc::PT_DYNAMIC).next()?;
-        let tables = Tables::of(&image, &image.addresses(dynamic), page)?;
+        let tables = Tables::of(&image, &image.addresses(&dynamic), page)?;
         let symbols = tables.symbols?;
         let indexes = match (tables.gnu_hash, tables.hash) {
             (Some(table), _) => indexes_by_gnu_hash(table, page, chunk, deadline)?,

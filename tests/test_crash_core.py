@@ -68,6 +68,17 @@ def test_after_a_stage_that_faulted_it_is_still_the_first_fault(tmp_path: Path) 
     assert ours.address == ("", 0x10)
 
 
+@pytest.mark.parametrize("size", [14 << 10, 16 << 10, 24 << 10, 32 << 10])
+def test_on_another_librarys_small_stack_it_is_still_the_fault(
+    tmp_path: Path, size: int
+) -> None:
+    """A stage that used it up would have the kernel begin at its top again."""
+    steps = [f"set_alternate_stack:{size}", "read_null"]
+    theirs = core_of(tmp_path / "nothing", *steps, under="nothing")
+    ours = core_of(tmp_path / "activate", *steps, under="activate")
+    assert ours == theirs
+
+
 def test_a_signal_of_the_parent_tells_its_sender(tmp_path: Path) -> None:
     (tmp_path / "errors").mkdir()
     ended = crash(

@@ -578,22 +578,12 @@ class Steps:
     @staticmethod
     def fork(*step: str) -> None:
         """Do a step in a forked child, and say how it ended."""
-        child = os.fork()
-        if child == 0:
-            do(":".join(step))
-            os._exit(0)
-        status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-        print(f"child {child} ended with {status}", file=sys.stderr)
+        in_child(os.fork(), step)
 
     @staticmethod
     def raw_clone(*step: str) -> None:
         """The same in a child of a raw clone(2)."""
-        child = raw_clone()
-        if child == 0:
-            do(":".join(step))
-            os._exit(0)
-        status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-        print(f"child {child} ended with {status}", file=sys.stderr)
+        in_child(raw_clone(), step)
 
     @staticmethod
     def vfork(fault: str) -> None:
@@ -651,6 +641,15 @@ class Steps:
     @staticmethod
     def exit(status: str) -> None:
         sys.exit(int(status))
+
+
+def in_child(child: int, step: tuple[str, ...]) -> None:
+    """Do a step in the child, and say in the parent how that ended."""
+    if child == 0:
+        do(":".join(step))
+        os._exit(0)
+    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    print(f"child {child} ended with {status}", file=sys.stderr)
 
 
 def do(step: str) -> None:

@@ -1,7 +1,10 @@
 //! How processes ended, in the words of launchers that are not torchrun: srun, mpirun, spawn, Lightning, shells, DeepSpeed,
 //! vLLM.
 
+mod mpi;
+
 use firstfault_format::signals;
+use mpi::{in_two_lines, signal_of_hydra};
 use regex::{Captures, Regex};
 use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
@@ -309,50 +312,6 @@ fn is_end_of_job(line: &str) -> bool {
     line.contains("slurmstepd: error: *** ")
         && line.contains(" CANCELLED AT ")
         && (line.contains("*** JOB ") || line.contains(" DUE TO "))
-}
-
-/// Open MPI names the process and its exit code in two lines, MPICH its number and its host, Intel MPI its rank as well.
-fn in_two_lines(line: &str, named: &mut Option<(Who, Said)>) -> Option<(Who, Said)> {
-    static NAME: LazyLock<Regex> =
-        LazyLock::new(|| Regex::new(r"Process name: \[\[\d+,\d+\],(\d+)\]").expect("a constant"));
-    static NUMBER: LazyLock<Regex> = LazyLock::new(|| {
-        Regex::new(r"^= +(?:RANK (\d+) )?PID (\d+) RUNNING AT (\S+)").expect("a constant")
-    });
-    static CODE: LazyLock<Regex> = LazyLock::new(|| {
-        Regex::new(r"^[= ]+(?i:exit (?:code|status)|killed by (signal)): +(\d+)")
-            .expect("a constant")
-    });
-    if let Some(found) = NAME.captures(line) {
-        *named = Some((Who::Task(found[1].parse().ok()?), Said::default()));
-    } else if let Some(found) = NUMBER.captures(line) {
-        let said = Said {
-            pid: found[2].parse().ok(),
-            host: Some(found[3].to_owned()),
-            status: 0,
-        };
-        let rank = found.get(1).and_then(|rank| rank.as_str().parse().ok());
-        *named = Some((rank.map_or(Who::Unknown, Who::Task), said));
-    } else if let Some(found) = CODE.captures(line) {
-        let number: i64 = found[2].parse().ok()?;
-        let status = if found.get(1).is_some() {
-            -number
-        } else {
-            number
-        };
-        return named
-            .take()
-            .map(|(who, said)| (who, Said { status, ..said }));
-    }
-    None
-}
-
-/// Returns the signal that MPICH tells after the codes of processes, which are what `wait` gives: 9 is then no exit code.
-///
-/// Source: mpich/src/pm/hydra/ui/mpich/mpiexec.c
-fn signal_of_hydra(line: &str) -> Option<i64> {
-    let (before, rest) = line.split_once("TERMINATED WITH THE EXIT STRING: ")?;
-    let number = rest.trim_end().strip_suffix(')')?.rsplit_once("(signal ")?;
-    (before == "YOUR APPLICATION ").then(|| number.1.parse().ok())?
 }
 
 /// A shell's last word on its only command: `Segmentation fault (core dumped)`.

@@ -218,7 +218,7 @@ fn an_abort_on_the_way_out_is_not_what_ended_the_rank() {
 #[test]
 fn the_same_words_of_many_are_alike_however_much_of_their_stacks_is_left() {
     let error = "RuntimeError: the disk of all is full\n";
-    let other = "  File \"/work/train.py\", line 3, in main\n    save()\n";
+    let other = "  File \"/j/train.py\", line 3, in main\n    save()\n";
     let whole = format!("{START}{other}{FRAMES}{error}");
     let text = prefixed("[rank2]: ", &format!("{FRAMES}{error}")) + &prefixed("[rank3]: ", &whole);
     let alike = report("paste.txt", &text);

@@ -11,9 +11,22 @@ pub type Segment = libc::Elf64_Phdr;
 /// More program headers than any linker writes.
 const SEGMENTS_MAX: u16 = 32;
 
+/// So many program headers are read at once: few, as the stack may be a small one.
+const AT_ONCE: usize = 8;
+
+/// No program header. Source: elf(5), `PT_NULL`
+const NONE: Segment = Segment {
+    p_type: libc::PT_NULL,
+    p_flags: 0,
+    p_offset: 0,
+    p_vaddr: 0,
+    p_paddr: 0,
+    p_filesz: 0,
+    p_memsz: 0,
+    p_align: 0,
+};
+
 /// Where a module's program headers are, and where it is itself.
-///
-/// They are read one by one as they are looked at: the stack may be a small one.
 #[derive(Debug)]
 pub struct Image {
     segments: u64,
@@ -51,16 +64,23 @@ impl Image {
     /// Returns the program headers of a type, in their order, up to the first that cannot be read.
     pub fn of_type(&self, kind: u32) -> impl Iterator<Item = Segment> {
         (0..self.count)
-            .map_while(|index| self.segment(index))
+            .step_by(AT_ONCE)
+            .map_while(|index| self.some(index))
+            .flatten()
             .filter(move |segment| segment.p_type == kind)
     }
 
-    fn segment(&self, index: u16) -> Option<Segment> {
+    /// Reads the next few; behind the last one they are of no type.
+    fn some(&self, index: u16) -> Option<[Segment; AT_ONCE]> {
+        let mut segments = [NONE; AT_ONCE];
+        let count = AT_ONCE.min(self.count.checked_sub(index)?.into());
+        let length = count.checked_mul(size_of::<Segment>())?;
         let offset = u64::from(index).wrapping_mul(size_of::<Segment>() as u64);
-        let mut bytes = [0_u8; size_of::<Segment>()];
-        sys::read_memory(self.segments.checked_add(offset)?, &mut bytes).ok()?;
-        // SAFETY: any bytes are plain numbers.
-        Some(unsafe { bytes.as_ptr().cast::<Segment>().read_unaligned() })
+        // SAFETY: plain numbers, as bytes, no more of them than there are.
+        let bytes =
+            unsafe { core::slice::from_raw_parts_mut(segments.as_mut_ptr().cast::<u8>(), length) };
+        sys::read_memory(self.segments.checked_add(offset)?, bytes).ok()?;
+        Some(segments)
     }
 
     /// Returns where a segment is in memory.

@@ -89,6 +89,7 @@ fn judged(line: &str) -> Option<(usize, &'static Rule)> {
         "[F",
         "undefined symbol",
         "Fatal",
+        "NVRM: Xid ",
         "EI00",
         "EJ00",
         "(errno: 110 - ",

@@ -208,6 +208,7 @@ const LAST_WORDS: &[&str] = &[
     "nccl-segment",
     "nccl-timeout",
     "nccl-heartbeat",
+    "nccl-no-route",
     "nccl-connect",
     "nccl-take-down",
     "peer-lost-nccl",

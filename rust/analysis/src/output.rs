@@ -6,6 +6,7 @@ use crate::groups::Fingerprint;
 use crate::outcome::{Outcome, is_crash, signal_title};
 use crate::words::Words;
 use firstfault_format::signals;
+use std::sync::Arc;
 
 impl Outcome<'_> {
     /// Judges the end of the worker's stderr; returns whether it says anything.
@@ -38,7 +39,7 @@ impl Outcome<'_> {
         if status.is_some() && !ran_nothing {
             return false;
         }
-        self.title.clone_from(&last.text);
+        self.title = last.text.as_str().into();
         self.worded = true;
         let fingerprint = Fingerprint::of(&rule.category, "", "", std::iter::empty());
         self.set(Finding::plain(rule, fingerprint, self.title.clone()));
@@ -79,7 +80,7 @@ impl Outcome<'_> {
             && let Some(finding) = words.and_then(Words::uncaught_cause)
         {
             // It gave up on its way out, over what had ended it before.
-            self.title = finding.headline.to_string();
+            self.title = Arc::clone(&finding.headline);
             self.take_status_time();
             self.set(finding.clone());
             return true;
@@ -91,8 +92,8 @@ impl Outcome<'_> {
             .filter(|what| !what.is_empty())
             .or(last.map(|last| &last.text))
         {
-            Some(what) => format!("{name}: {what}"),
-            None => name,
+            Some(what) => format!("{name}: {what}").into(),
+            None => name.into(),
         };
         let fingerprint = Fingerprint::of(
             &rule.category,
@@ -112,7 +113,7 @@ impl Outcome<'_> {
         let Some(finding) = finding.filter(|finding| self.can_end_by(finding)) else {
             return false;
         };
-        self.title = finding.headline.to_string();
+        self.title = Arc::clone(&finding.headline);
         let status = self.evidence.status.as_ref().map(|status| status.value);
         self.agreed = status
             .is_some_and(|status| finding.rule.category == rules().by_status(status).category);

@@ -11,7 +11,18 @@ use std::sync::Arc;
 impl Outcome<'_> {
     /// Judges the end of the worker's stderr; returns whether it says anything.
     pub(crate) fn by_output(&mut self) -> bool {
-        self.by_crash() || self.by_traceback() || self.by_words()
+        self.by_crash()
+            || self.is_relayed() && self.by_words()
+            || self.by_traceback()
+            || self.by_words()
+    }
+
+    /// Whether its last exception is no more than a launcher's word on a program that had said its own.
+    fn is_relayed(&self) -> bool {
+        const RELAYS: &[&str] = &["launcher-relay", "platform-relay"];
+        let words = self.evidence.words.as_ref();
+        let finding = words.and_then(|words| words.finding.as_ref());
+        finding.is_some_and(|finding| RELAYS.contains(&finding.rule.id.as_str()))
     }
 
     /// A rank whose launcher says nothing of how it ended, and that said what it met without an exception.

@@ -4,7 +4,7 @@
 
 use crate::date::local_seconds;
 use crate::rendezvous::{Round, rounds};
-use aho_corasick::AhoCorasick;
+use aho_corasick::{AhoCorasick, MatchKind};
 use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
 
@@ -313,7 +313,11 @@ fn other(speakers: &mut Vec<(Option<u32>, AgentLog)>, path: &Path, line: &str, l
             "death signal, shutting down workers",
             "SignalException: Process ",
         ];
-        AhoCorasick::new(words).expect("a few short texts")
+        // Leftmost matches alone are looked for by SIMD.
+        let words = AhoCorasick::builder()
+            .match_kind(MatchKind::LeftmostFirst)
+            .build(words);
+        words.expect("a few short texts")
     });
     if !WORDS.is_match(line) {
         return;

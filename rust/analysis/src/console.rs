@@ -8,7 +8,7 @@ use crate::dress::{Plain, Whose};
 use crate::parse::begin;
 use labels::{
     are_tasks, from_traceback, is_end_of_launcher, is_last_of_launcher, is_launcher,
-    launcher_reports, split, watchdogs,
+    launcher_reports, split, unjoined, watchdogs,
 };
 use std::collections::{BTreeMap, HashSet};
 use std::path::{Path, PathBuf};
@@ -127,7 +127,13 @@ pub(crate) fn console(path: &Path, plain: &Plain<'_>) -> Option<Console> {
         } else {
             output.by_logger |= matches!(told, Some(Label::Rank(_)));
         }
-        output.push(line, index + 1);
+        let parts = match own {
+            Some(Label::Rank(rank)) => unjoined(line, rank),
+            _ => None,
+        };
+        for part in parts.as_deref().unwrap_or(&[line]) {
+            output.push(part, index + 1);
+        }
     }
     console.unlabelled.begin_tracebacks();
     for output in console.ranks.values_mut() {
@@ -325,6 +331,32 @@ mod tests {
         text.lines()
             .map(|line| format!("{label}{line}\n"))
             .collect()
+    }
+
+    #[test]
+    fn a_few_tasks_of_many_are_told_apart() {
+        let text = labelled("14: ", TRACEBACK) + &labelled(" 9: ", TRACEBACK);
+        let ranks: Vec<Label> = read(&text).ranks.into_keys().collect();
+        assert_eq!(ranks, [Label::Task(9), Label::Task(14)]);
+        // Numbers of lines, as an editor or grep puts them before each.
+        let numbered: String = (41..)
+            .zip(TRACEBACK.lines())
+            .map(|(number, line)| format!("{number}:{line}\n"))
+            .collect();
+        assert!(console(Path::new("a"), &plain(&numbered)).is_none_or(|it| it.ranks.is_empty()));
+    }
+
+    #[test]
+    fn a_padded_line_holds_several_of_one_rank() {
+        let text = labelled("[rank3]: ", TRACEBACK);
+        let padded = text.trim_end().replace('\n', &" ".repeat(70));
+        let joined = read(&padded);
+        assert_eq!(joined.ranks[&Label::Rank(3)].text, TRACEBACK);
+        assert_eq!(joined.ranks[&Label::Rank(3)].lines, [1, 1, 1]);
+        // Another rank's label in a message is no new line.
+        let other = "[rank3]: ValueError: sent to    [rank2]: nothing\n";
+        let said = &read(&format!("{text}{other}")).ranks[&Label::Rank(3)].text;
+        assert!(said.ends_with("sent to    [rank2]: nothing\n"));
     }
 
     #[test]

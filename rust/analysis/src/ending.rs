@@ -30,6 +30,24 @@ const TEARDOWN: &[&str] = &[
     "slurmstepd: ",
     "Terminated",
     "Killed",
+    // The rest of a message of the hub's client, after an empty line. Source: huggingface_hub/utils/_http.py
+    "Internal Error - We're working hard",
+    "Repository Not Found for url: ",
+    "Entry Not Found for url: ",
+    "Revision Not Found for url: ",
+    "Bucket Not Found for url: ",
+    "Please make sure you specified the correct ",
+    "If you are trying to access a private or gated repo",
+    "make sure you are authenticated.",
+    "Cannot access gated repo for url ",
+    "Access to model ",
+    "Access to dataset ",
+    "We had to rate limit you",
+    "Invalid user token.",
+    "Invalid username or password.",
+    "Invalid credentials in Authorization header",
+    "Make sure your token has the correct permissions.",
+    "Cannot access content at: ",
 ];
 
 const TEARDOWN_PARTS: &[&str] = &[
@@ -177,6 +195,8 @@ mod tests {
             &format!("\n{ignored}"),
             &format!("\n\n{teardown}{ignored}"),
             "\n\nSet the environment variable HYDRA_FULL_ERROR=1 for a complete stack trace.\n",
+            "\n\nInternal Error - We're working hard to fix that as soon as possible!\n",
+            "\n\nRepository Not Found for url: https://h/x.\nPlease make sure you specified the correct `repo_id` and `repo_type`.\n",
             "\nAn exception has occurred, use %tb to see the full traceback.\n\nSystemExit: 1\n",
         ] {
             assert_eq!(lines_after(&format!("{ERROR}{tail}")), Some(0), "{tail}");

@@ -276,10 +276,24 @@ impl<'a> Reader<'a> {
         if let Some((from, to)) = self.message.take() {
             raised.message = &text[from..to];
         }
+        if raised.type_name.is_empty()
+            && let Some((type_name, message)) = last_whole(raised.message)
+        {
+            (raised.type_name, raised.message) = (type_name, message);
+        }
         let at = self.chain.len() - self.outer.min(self.chain.len());
         raised.is_cause = self.outer > 0;
         self.chain.insert(at, raised);
     }
+}
+
+/// Returns the last headline among the lines of a message that has no class: processes that print at once tear most of
+/// theirs, and one may stay whole.
+fn last_whole(message: &str) -> Option<(&str, &str)> {
+    let is_whole = |(class, said): &(&str, &str)| {
+        !said.is_empty() && (class.ends_with("Error") || class.ends_with("Exception"))
+    };
+    message.lines().skip(1).map(split).filter(is_whole).last()
 }
 
 /// Returns the exceptions that tracebacks of a text end in, as class and text, each up to the end of its line.
@@ -411,6 +425,23 @@ mod tests {
 
     fn types(text: &str) -> Vec<&str> {
         chain(text).iter().map(|raised| raised.type_name).collect()
+    }
+
+    #[test]
+    fn of_torn_headlines_the_whole_one_is_taken() {
+        let start = "Traceback (most recent call last):\n  File \"t.py\", line 1, in step\n    raise Exception(\n";
+        let torn = "Exception  File \"t.py\", line 1, in step\n: Loss scale at its minimum.\n    raise Exception(\n";
+        let whole = "Exception: Loss scale at its minimum.\n";
+        let raised = |text: &str| {
+            let chain = chain(text);
+            (chain[0].type_name.to_owned(), chain[0].message.to_owned())
+        };
+        let expected = ("Exception".into(), "Loss scale at its minimum.".into());
+        assert_eq!(raised(&format!("{start}{torn}{whole}")), expected);
+        assert_eq!(raised(&format!("{start}{torn}")).0, "");
+        // A message of several lines that has its class keeps it.
+        let first = format!("{start}ValueError: first\nTypeError: second\n");
+        assert_eq!(raised(&first).0, "ValueError");
     }
 
     const WRAPPED: &str = "Traceback (most recent call last):\n  File \"/j/t.py\", line 65, in main\n    try: raise X\n         ^^^\n\

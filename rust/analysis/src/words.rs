@@ -214,6 +214,7 @@ const LAST_WORDS: &[&str] = &[
     "peer-lost-nccl",
     "nccl-peer-reset",
     "usage",
+    "hydra-usage",
 ];
 
 /// In their order, the rule of whatever ended NCCL's watchdog.

@@ -18,13 +18,17 @@ pub(crate) enum Label {
 }
 
 /// Whether the numbers before a colon label the lines: most have one, and these are the numbers of tasks.
+///
+/// What is posted of a large job may show few of its tasks, but no list of anything has tracebacks for items.
 pub(super) fn are_tasks(text: &str) -> bool {
     let mut all = 0_usize;
+    let mut raise = false;
     let mut numbers: BTreeMap<u32, usize> = BTreeMap::new();
     for line in text.lines().filter(|line| !line.trim().is_empty()) {
         all += 1;
-        if let Some((number, _)) = task(line) {
+        if let Some((number, rest)) = task(line) {
             *numbers.entry(number).or_default() += 1;
+            raise |= crate::traceback::is_start(rest);
         }
         if all >= 20_000 {
             break;
@@ -35,7 +39,7 @@ pub(super) fn are_tasks(text: &str) -> bool {
     // A list counts once; tasks speak again and again, and nearly all of them do.
     labelled * 10 >= all * 7
         && labelled >= numbers.len() * 3
-        && (numbers.len() * 2 > most || numbers.len() == 1)
+        && (numbers.len() * 2 > most || numbers.len() == 1 || raise)
 }
 
 /// Returns whose line it is, by the innermost label, and the line without labels.
@@ -133,6 +137,18 @@ pub(super) fn tagged(line: &str) -> Option<(u32, &str)> {
     };
     let number = rank.parse().ok().filter(|number| *number < MAX_RANK)?;
     matches!(name, "stdout" | "stderr" | "stddiag").then(|| (number, without_blank(rest)))
+}
+
+/// Returns the lines that a terminal which pads its own has left in one, each but the first after the label of the same
+/// rank; `None` where it is one line.
+pub(super) fn unjoined(line: &str, rank: u32) -> Option<Vec<&str>> {
+    const PADDED: &str = "    [rank";
+    memchr::memmem::find(line.as_bytes(), PADDED.as_bytes())?;
+    let label = format!("{PADDED}{rank}]:");
+    let mut parts = line.split(label.as_str());
+    let first = parts.next().map(str::trim_end);
+    let others = parts.map(|part| without_blank(part).trim_end());
+    Some(first.into_iter().chain(others).collect())
 }
 
 /// Some put a blank after a label and some do not; tracebacks are indented by even numbers.

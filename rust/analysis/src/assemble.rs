@@ -286,7 +286,7 @@ impl Job {
             entry.nameless |= is_alone;
             let known = entry.black_box.as_ref();
             if known.is_none_or(|known| known.content.install_ns < content.install_ns) {
-                entry.black_box = Some(boxed);
+                entry.black_box = Some(Box::new(boxed));
             }
         }
         if without_rank > 0 {
@@ -314,7 +314,7 @@ impl Job {
         };
         let entry = self.rank(attempt_of(&record), rank, local_rank, host);
         // The first in order of names is the snapshot itself.
-        entry.terminated.get_or_insert(record);
+        entry.terminated.get_or_insert_with(|| Box::new(record));
     }
 
     fn add_slot(&mut self, slot: Slot, numbers: &Numbers) {

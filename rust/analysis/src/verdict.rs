@@ -102,11 +102,9 @@ pub fn judge(evidence: Evidence, options: &Options) -> Report {
                 .collect();
         }
     }
-    // To free ten thousand ranks' texts takes as long as to judge them.
-    drop(attempts);
-    job.attempts.into_par_iter().for_each(|(_, ranks)| {
-        ranks.into_par_iter().for_each(drop);
-    });
+    // To free ten thousand ranks' texts takes as long as to judge them: nobody has to wait for it.
+    drop((decisions, attempts));
+    rayon::spawn(move || drop(job));
     report
 }
 

@@ -1,8 +1,16 @@
-//! Margins that nobody lists: whatever stands before each line of a traceback, as pdsh, tee and log collectors put it.
+//! Margins that nobody lists: whatever stands before each line of a traceback, of a native stack, or of a watchdog, as pdsh,
+//! tee and log collectors put it.
 
 use regex::Regex;
 
-const START: &str = "Traceback (most recent call last)";
+/// How lines begin that have no margin of their own, and how the line after such a one does.
+const PAIRS: &[(&str, &str)] = &[
+    ("Traceback (most recent call last)", "  File \""),
+    ("frame #0: ", "frame #1: "),
+    ("terminate called after throwing", "  what():"),
+    ("[rank", "[rank"),
+    ("[E ProcessGroupNCCL.cpp:", "[E ProcessGroupNCCL.cpp:"),
+];
 
 /// At most so many kinds of such margins does one log have.
 const MAX_KINDS: usize = 16;
@@ -17,10 +25,14 @@ pub(super) struct Repeated {
 }
 
 impl Repeated {
-    /// Returns the margins before tracebacks of a text, each of which stands before the traceback's next line too.
+    /// Returns the margins before such lines of a text, each of which stands before the next line too.
     pub(super) fn of(text: &str, is_known: impl Fn(&str) -> bool) -> Vec<Self> {
         let mut found: Vec<Self> = Vec::new();
-        for at in memchr::memmem::find_iter(text.as_bytes(), START) {
+        let pairs = PAIRS.iter().flat_map(|(first, second)| {
+            let all = memchr::memmem::find_iter(text.as_bytes(), *first);
+            all.map(move |at| (at, *second))
+        });
+        for (at, second) in pairs {
             let start = text[..at].rfind('\n').map_or(0, |newline| newline + 1);
             let margin = &text[start..at];
             // A summary indents the tracebacks that it shows: that is no margin of all lines.
@@ -38,7 +50,7 @@ impl Repeated {
             };
             let margin = Self { pattern };
             let next = lines.next().and_then(|line| margin.read(line));
-            if next.is_some_and(|(_, rest)| rest.starts_with("  File \"")) {
+            if next.is_some_and(|(_, rest)| rest.starts_with(second)) {
                 found.push(margin);
             }
         }
@@ -87,6 +99,8 @@ fn host(margin: &str) -> Option<&str> {
 mod tests {
     use super::*;
 
+    const START: &str = PAIRS[0].0;
+
     fn read(margin: &str) -> Option<(Option<String>, String)> {
         let text = format!("{margin}{START}:\n{margin}  File \"a\", line 1, in f\n");
         let found = Repeated::of(&text, |_| false);
@@ -120,6 +134,31 @@ mod tests {
     fn its_numbers_may_change() {
         let text = format!("[a 9:59] {START}:\n[a 10:00]   File \"a\", line 1, in f\n");
         assert_eq!(Repeated::of(&text, |_| false).len(), 1);
+    }
+
+    #[test]
+    fn what_stands_before_other_pairs_of_lines_is_one_too() {
+        for (first, second) in [
+            (
+                "frame #0: f() + 0x96 (0x1 in a.so)",
+                "frame #1: g() + 0x1 (0x2 in a.so)",
+            ),
+            (
+                "terminate called after throwing an instance of 'std::runtime_error'",
+                "  what():  x",
+            ),
+            ("[rank3]:[E1129 x.cpp:1] a", "[rank12]:[E1129 x.cpp:1] a"),
+            (
+                "[E ProcessGroupNCCL.cpp:828] a",
+                "[E ProcessGroupNCCL.cpp:455] b",
+            ),
+        ] {
+            let text = format!("9:59 | main.0 | {first}\n10:00 | main.0 | {second}\n");
+            let found = Repeated::of(&text, |_| false);
+            assert_eq!(found.len(), 1, "{first}");
+            let alone = format!("9:59 | main.0 | {first}\n{second}\n");
+            assert!(Repeated::of(&alone, |_| false).is_empty(), "{first}");
+        }
     }
 
     #[test]

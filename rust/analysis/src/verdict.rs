@@ -267,7 +267,7 @@ fn groups(attempt: &Attempt<'_>) -> Vec<Group> {
 fn example(outcome: &Outcome<'_>) -> Example {
     let frames = outcome.frames();
     let record = outcome.evidence.record.as_ref();
-    let message = record.map_or(outcome.title.as_str(), |record| &*record.failure.message);
+    let message = record.map_or(&*outcome.title, |record| &*record.failure.message);
     Example {
         rank: Some(outcome.evidence.rank),
         message: begin(message, 4096).to_owned(),

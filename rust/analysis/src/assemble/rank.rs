@@ -101,7 +101,7 @@ impl RankEvidence {
 
     /// Returns the process IDs that its own files and its launcher state.
     pub(crate) fn pids(&self) -> impl Iterator<Item = u32> {
-        let own = self.section().and_then(|section| section.process.pid);
+        let own = self.record.as_ref().and_then(|record| record.identity.pid);
         let boxed = self.black_box.as_ref();
         let boxed = boxed.and_then(|boxed| boxed.content.process.pid);
         let told = self.status.as_ref().and_then(|status| status.pid);

@@ -39,7 +39,7 @@ pub(crate) fn gist(bytes: &[u8]) -> Option<Gist<'_>> {
     static KEYS: LazyLock<Option<Searcher>> =
         LazyLock::new(|| Searcher::new(["py_callstack\":", "threads\":", "breadcrumbs\":"]));
     let keys = KEYS.as_ref()?;
-    let text = std::str::from_utf8(bytes).ok()?;
+    let text = simdutf8::basic::from_utf8(bytes).ok()?;
     if has_odd_escapes(bytes) {
         return None;
     }

@@ -60,6 +60,7 @@ pub(crate) fn lines_after(text: &str) -> Option<usize> {
         .skip_while(|line| line.starts_with(' ') || line.trim().is_empty());
     rest.next();
     let rest: Vec<&str> = rest.collect();
+    let rest = &rest[fenced(&rest)..];
     // A message goes on until an empty line, or until lines come that no message has.
     let mut shapes: BTreeMap<String, usize> = BTreeMap::new();
     let unindented = |line: &&&str| !line.starts_with([' ', '\t']);
@@ -96,6 +97,18 @@ pub(crate) fn lines_after(text: &str) -> Option<usize> {
         }
     }
     Some(after)
+}
+
+/// How many lines of a message stand from one line of dashes to the next, empty ones with them.
+///
+/// Source: fairseq/trainer.py, `_check_grad_norms`
+fn fenced(rest: &[&str]) -> usize {
+    let is_fence = |line: &&&str| line.len() >= 20 && line.bytes().all(|byte| byte == b'-');
+    let Some(fence) = rest.first().filter(is_fence) else {
+        return 0;
+    };
+    let end = rest.iter().skip(1).position(|line| line == fence);
+    end.map_or(0, |end| end + 2)
 }
 
 /// Returns whether little follows the last words of a crash in a text: a program that goes on says more.
@@ -167,6 +180,7 @@ mod tests {
     fn an_exception_at_the_end_is_the_end() {
         let teardown =
             "[W1129 20:01:41 ProcessGroup.cpp:1] Warning: destroy_process_group() was not called\n";
+        let fence = "-".repeat(80);
         let ignored = "Exception ignored in: <function f>\nTraceback (most recent call last):\n  File \"a\", line 1, in f\nAssertionError: x\n";
         for tail in [
             "",
@@ -178,6 +192,7 @@ mod tests {
             &format!("\n\n{teardown}{ignored}"),
             "\n\nSet the environment variable HYDRA_FULL_ERROR=1 for a complete stack trace.\n",
             "\nAn exception has occurred, use %tb to see the full traceback.\n\nSystemExit: 1\n",
+            &format!("\n{fence}\nnorms:\nrank   0 = nan\nrank   1 = nan\n\n{fence}\n"),
         ] {
             assert_eq!(lines_after(&format!("{ERROR}{tail}")), Some(0), "{tail}");
         }
@@ -191,6 +206,7 @@ mod tests {
             "\n2026-11-29 20:00:01 step\n1\n",
             "\n\nnext\nepoch\n",
             "\n\nSet the environment variable X=1\nSystem exits\n",
+            &format!("\n{}\nstep 1\nstep 2\n", "-".repeat(80)),
         ] {
             assert_eq!(lines_after(&format!("{ERROR}{tail}")), Some(2), "{tail}");
         }

@@ -15,6 +15,7 @@ X86_64 = (
         "linkat": 265,
         "process_vm_readv": 310,
         "memfd_create": 319,
+        "clone3": 435,
     },
 )
 AARCH64 = (
@@ -25,6 +26,7 @@ AARCH64 = (
         "linkat": 37,
         "process_vm_readv": 270,
         "memfd_create": 279,
+        "clone3": 435,
     },
 )
 

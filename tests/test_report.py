@@ -231,3 +231,47 @@ def test_ctrl_c_ends_a_long_analysis(run: Run, tmp_path: Path) -> None:
     ended = run(INTERRUPTED, str(logs))
     assert (ended.status, ended.stdout, ended.stderr) == (0, "interrupted\n", "")
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+FORKED = """
+import json, os, pathlib, signal, sys
+import firstfault
+from seccomp import refuse
+
+def error_file(rank):
+    path = pathlib.Path(sys.argv[1], f"{rank}.json")
+    info = {"py_callstack": "Traceback (most recent call last):", "timestamp": "1790"}
+    message = {"message": f"ValueError: {rank}", "extraInfo": info}
+    path.write_text(json.dumps({"message": message}))
+    return str(path)
+
+files = [error_file(rank) for rank in range(16)]
+
+def judged():
+    ranks = {r: firstfault.ProcessFailure(r, r + 1, 1, f) for r, f in enumerate(files)}
+    error = firstfault.ChildFailedError("train.py", ranks)
+    return error.root_cause(), firstfault.report(sys.argv[1]).root_cause
+
+before = judged()
+child = os.fork()
+if child == 0:
+    signal.alarm(30)
+    if sys.argv[2] == "no threads":
+        refuse("clone3")()
+    # More than once: a thread may stand in for a pool only once.
+    same = all(judged() == before for _ in range(2))
+    os._exit(0 if same and None not in before else 1)
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+
+
+@pytest.mark.parametrize("left", ["threads", "no threads"])
+def test_a_forked_child_needs_no_thread_of_its_parent_and_none_of_its_own(
+    left: str, run: Run, tmp_path: Path
+) -> None:
+    logs = tmp_path / "logs"
+    logs.mkdir()
+    # Long enough to be searched by several threads, and soon read.
+    (logs / "train.log").write_bytes(b"x" * (17 << 20))
+    ended = run(FORKED, str(logs), left, env={"PYTHONPATH": str(Path(__file__).parent)})
+    assert (ended.stdout, ended.stderr) == ("0\n", "")

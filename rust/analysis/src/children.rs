@@ -5,7 +5,7 @@ use crate::kept::{Record, Shared};
 use crate::logs::{AgentLog, Entry};
 use crate::scan::{Evidence, FileRole, RunPath, Slot, SlotKey};
 use crate::schema::RootCause;
-use crate::{Options, parse, verdict};
+use crate::{Options, parse, verdict, work};
 use std::path::{Path, PathBuf};
 
 /// How one child of a launcher failed.
@@ -64,7 +64,8 @@ pub fn root_cause(children: Vec<Child>) -> Option<RootCause> {
     }
     evidence.slots.sort_by(|a, b| a.key.cmp(&b.key));
     evidence.agents.push(agent);
-    verdict::judge(evidence, &Options::default()).root_cause
+    let judge = || Ok(verdict::judge(evidence, &Options::default()).root_cause);
+    work::within(None, None, judge).ok().flatten()
 }
 
 /// Of an attempt that a record tells the number is no matter here: all are of the one that failed.

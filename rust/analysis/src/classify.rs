@@ -459,6 +459,23 @@ mod tests {
         }
     }
 
+    #[test]
+    fn an_object_that_arrives_as_garbage_is_no_damaged_file() {
+        const CONTEXT: &str = "During handling of the above exception, another exception occurred:";
+        let garbage = "_pickle.UnpicklingError: invalid load key, '\\xff'.";
+        let out_of_step =
+            "Exception: Unable to unpickle data from other workers. all_gather_list requires";
+        let stack =
+            |function: &str| traceback(garbage, CONTEXT, out_of_step).replacen("in f", function, 1);
+        for (function, expected) in [
+            ("in all_gather_list", "collective_mismatch"),
+            ("in _tensor_to_object", "collective_mismatch"),
+            ("in load", "checkpoint_corrupt"),
+        ] {
+            assert_eq!(category("", &stack(function)), expected, "{function}");
+        }
+    }
+
     /// What the rules make of a record of ours: texts deepest first, each the context of the next, the last left main.
     fn exit(texts: &[&str]) -> Finding {
         let split = |text: &&str| {

@@ -7,8 +7,8 @@ pub(crate) use labels::Label;
 use crate::dress::{Plain, Whose};
 use crate::parse::begin;
 use labels::{
-    are_tasks, from_traceback, is_end_of_launcher, is_last_of_launcher, is_launcher,
-    launcher_reports, split, unjoined, watchdogs,
+    are_tasks, block, from_traceback, is_end_of_launcher, is_last_of_launcher, is_launcher,
+    is_workers, launcher_reports, split, unjoined, watchdogs,
 };
 use std::collections::{BTreeMap, HashSet};
 use std::path::{Path, PathBuf};
@@ -95,23 +95,30 @@ pub(crate) fn console(path: &Path, plain: &Plain<'_>) -> Option<Console> {
     };
     let mut in_launcher: HashSet<Option<Label>> = HashSet::new();
     let mut by_logger = false;
+    let mut of_block = None;
     for (index, raw) in plain.text.lines().enumerate() {
         // A progress bar has no line of its own.
         let raw = raw.trim_end_matches('\r');
         let raw = raw.rsplit('\r').next().unwrap_or(raw);
+        if let Some(whose) = block(raw) {
+            of_block = whose;
+            continue;
+        }
         let (own, line) = split(raw, tasks);
         let told = plain.whose(index).map(Label::from);
-        if own.is_none() && !matches!(told, Some(Label::Rank(_))) {
-            // A launcher speaks at the end: its own traceback, then its summary.
+        if own.is_none() && of_block.is_none() && !matches!(told, Some(Label::Rank(_))) {
+            // A launcher speaks at the end: its own traceback, then its summary. Another host's workers may come after it.
             if is_last_of_launcher(line) {
                 in_launcher.insert(told);
+            } else if is_workers(line) {
+                in_launcher.remove(&told);
             }
             let own_end = !reports && is_end_of_launcher(line);
             if in_launcher.contains(&told) || is_launcher(line) && !own_end {
                 continue;
             }
         }
-        let Some(label) = own.or(told).or_else(|| watchdogs(line)) else {
+        let Some(label) = own.or(told).or(of_block).or_else(|| watchdogs(line)) else {
             console.unlabelled.push(from_traceback(line), index + 1);
             continue;
         };
@@ -465,6 +472,14 @@ mod tests {
         assert_eq!(read(&text).unlabelled.text, TRACEBACK);
         let own = format!("Killing subprocess of the pool\n{TRACEBACK}");
         assert_eq!(read(&own).unlabelled.text, own);
+    }
+
+    #[test]
+    fn another_hosts_worker_speaks_after_a_launcher() {
+        let failed = "ERROR:torch.distributed.elastic.multiprocessing.api:failed (exitcode: -6) local_rank: 0 (pid: 5) of binary: python\n";
+        let worker = "[E ProcessGroupNCCL.cpp:455] Some NCCL operations have failed or timed out.\nterminate called after throwing an instance of 'std::runtime_error'\n  what():  NCCL error: remote process exited or there was a network error, NCCL version 2.14.3\n";
+        let text = format!("{worker}{failed}{TRACEBACK}{worker}{failed}{TRACEBACK}");
+        assert_eq!(read(&text).unlabelled.text, format!("{worker}{worker}"));
     }
 
     #[test]

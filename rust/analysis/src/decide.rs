@@ -118,7 +118,10 @@ impl Attempt<'_> {
         }
         match candidates[..] {
             [] => self.without_candidate(),
-            [rank] => Some(self.one(rank, Vec::new())),
+            [rank] => Some(
+                self.one_of_several(rank)
+                    .unwrap_or_else(|| self.one(rank, Vec::new())),
+            ),
             // Where others lost a peer, one of those that vanished was first, and was not alike.
             _ if self.victims() > 0 && candidates.iter().all(|&rank| self.vanished(rank)) => {
                 Some(self.several(&candidates))
@@ -128,6 +131,26 @@ impl Attempt<'_> {
                     .unwrap_or_else(|| self.several(&candidates)),
             ),
         }
+    }
+
+    /// A failure of which a rank's own text says that others had it too, as a sharded checkpoint's does.
+    fn one_of_several(&self, rank: u32) -> Option<Decision> {
+        let finding = self.outcomes[&rank].finding.as_ref()?;
+        let named = &finding.pointers;
+        if !finding.relay || !named.contains(&rank) || named.len() < 2 {
+            return None;
+        }
+        Some(Decision {
+            subject: Subject::Job(Some(rank)),
+            rule: finding.rule,
+            confidence: Confidence::Medium,
+            also: Vec::new(),
+            suspects: Vec::new(),
+            reasons: vec![format!(
+                "rank {rank} says that it was so on ranks {}",
+                crate::groups::ranges(named.iter().copied())
+            )],
+        })
     }
 
     /// Whether all that is known of a rank's end is the exit code 1.

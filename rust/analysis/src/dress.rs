@@ -9,6 +9,7 @@ mod json;
 mod margins;
 mod repeated;
 mod terminal;
+mod whole;
 
 use crate::parse::begin;
 use margins::Margins;
@@ -63,7 +64,7 @@ const MAX_NAMES: usize = 1 << 16;
 
 /// Returns a log without what wraps its lines.
 pub(crate) fn plain(text: &str) -> Plain<'_> {
-    let text = without_colours(text);
+    let text = whole::dedented(without_colours(text));
     let (margins, terminal) = (Margins::of(&text), Terminal::of(&text));
     let mut plain = if margins.is_none() && terminal.is_none() && !json::may_be(&text) {
         Plain {

@@ -43,7 +43,7 @@ impl Job {
         for exit in exits {
             let rank = match exit.who {
                 Who::Task(_) if tasks_are_hosts => continue,
-                Who::Task(rank) | Who::Local(rank) => Some(rank),
+                Who::Task(rank) | Who::Local(rank) | Who::Rank(rank) => Some(rank),
                 Who::Unknown => exit.pid.and_then(|pid| self.rank_of(pid)),
             };
             let alone = rank.is_none() && self.attempts.is_empty() && spoken.is_empty();
@@ -53,7 +53,7 @@ impl Job {
             };
             // A task is the rank that calls itself by its number; a process of a launcher is one of some host.
             let is_task = matches!(exit.who, Who::Task(_)) && (all_listed || exit.pid.is_some());
-            let stated = is_task && spoken.contains(&rank);
+            let stated = matches!(exit.who, Who::Rank(_)) || is_task && spoken.contains(&rank);
             let host = HostKey::Name(exit.host.clone().unwrap_or_default());
             let known = self.all_ranks().any(|known| known.rank == rank);
             let attempt = self.attempts.keys().next_back().copied().unwrap_or(0);
@@ -61,7 +61,9 @@ impl Job {
             evidence.assumed |= !stated && !known;
             evidence.nameless |= alone;
             evidence.host_is(host);
-            evidence.status.get_or_insert_with(|| exit.status());
+            // What is said first may leave out the process ID.
+            let status = evidence.status.get_or_insert_with(|| exit.status());
+            status.pid = status.pid.or(exit.pid);
         }
     }
 

@@ -62,6 +62,8 @@ const TEARDOWN_PARTS: &[&str] = &[
     "NCCL WARN",
     "NCCL INFO",
     "(most recent call first)",
+    // Other processes of the job, which import DeepSpeed.
+    "Setting ds_accelerator to ",
 ];
 
 /// Returns how many lines of other output follow the last traceback of a text, those of a teardown not counted; `None`
@@ -76,8 +78,9 @@ pub(crate) fn lines_after(text: &str) -> Option<usize> {
         .iter()
         .copied()
         .skip_while(|line| line.starts_with(' ') || line.trim().is_empty());
-    rest.next();
+    let headline = rest.next();
     let rest: Vec<&str> = rest.collect();
+    let rest = &rest[fenced(&rest)..];
     // A message goes on until an empty line, or until lines come that no message has.
     let mut shapes: BTreeMap<String, usize> = BTreeMap::new();
     let unindented = |line: &&&str| !line.starts_with([' ', '\t']);
@@ -100,9 +103,14 @@ pub(crate) fn lines_after(text: &str) -> Option<usize> {
     });
     let mut after = 0;
     let mut quiet = false;
+    // A message that begins below its class may have paragraphs, all of them indented.
+    let mut in_message = headline.is_some_and(|line| line.trim_end().ends_with(':'));
     for line in rest.iter().skip(own.unwrap_or(rest.len())) {
         let indented = line.starts_with([' ', '\t']);
-        if is_teardown(line) {
+        in_message &= indented || line.trim().is_empty();
+        if in_message {
+            // Belongs to the exception.
+        } else if is_teardown(line) {
             quiet = true;
         } else if (indented || is_start(line.trim())) && quiet || line.trim().is_empty() {
             // Belongs to the line before.
@@ -114,6 +122,18 @@ pub(crate) fn lines_after(text: &str) -> Option<usize> {
         }
     }
     Some(after)
+}
+
+/// How many lines of a message stand from one line of dashes to the next, empty ones with them.
+///
+/// Source: fairseq/trainer.py, `_check_grad_norms`
+fn fenced(rest: &[&str]) -> usize {
+    let is_fence = |line: &&&str| line.len() >= 20 && line.bytes().all(|byte| byte == b'-');
+    let Some(fence) = rest.first().filter(is_fence) else {
+        return 0;
+    };
+    let end = rest.iter().skip(1).position(|line| line == fence);
+    end.map_or(0, |end| end + 2)
 }
 
 /// Returns whether little follows the last words of a crash in a text: a program that goes on says more.
@@ -185,6 +205,7 @@ mod tests {
     fn an_exception_at_the_end_is_the_end() {
         let teardown =
             "[W1129 20:01:41 ProcessGroup.cpp:1] Warning: destroy_process_group() was not called\n";
+        let fence = "-".repeat(80);
         let ignored = "Exception ignored in: <function f>\nTraceback (most recent call last):\n  File \"a\", line 1, in f\nAssertionError: x\n";
         for tail in [
             "",
@@ -195,9 +216,11 @@ mod tests {
             &format!("\n{ignored}"),
             &format!("\n\n{teardown}{ignored}"),
             "\n\nSet the environment variable HYDRA_FULL_ERROR=1 for a complete stack trace.\n",
+            ":\n        Look at this:\n\n        python -m x\n\n        and at that\n[2023] Setting ds_accelerator to cuda (auto detect)\n",
             "\n\nInternal Error - We're working hard to fix that as soon as possible!\n",
             "\n\nRepository Not Found for url: https://h/x.\nPlease make sure you specified the correct `repo_id` and `repo_type`.\n",
             "\nAn exception has occurred, use %tb to see the full traceback.\n\nSystemExit: 1\n",
+            &format!("\n{fence}\nnorms:\nrank   0 = nan\nrank   1 = nan\n\n{fence}\n"),
         ] {
             assert_eq!(lines_after(&format!("{ERROR}{tail}")), Some(0), "{tail}");
         }
@@ -210,7 +233,9 @@ mod tests {
             "\nINFO:root:retrying\nok\n",
             "\n2026-11-29 20:00:01 step\n1\n",
             "\n\nnext\nepoch\n",
+            ":\n    one\n\n    two\nnext\nepoch\n",
             "\n\nSet the environment variable X=1\nSystem exits\n",
+            &format!("\n{}\nstep 1\nstep 2\n", "-".repeat(80)),
         ] {
             assert_eq!(lines_after(&format!("{ERROR}{tail}")), Some(2), "{tail}");
         }

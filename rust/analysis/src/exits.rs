@@ -1,6 +1,7 @@
 //! How processes ended, in the words of launchers that are not torchrun: srun, mpirun, spawn, Lightning, shells, DeepSpeed,
-//! vLLM.
+//! vLLM, Composer.
 
+mod composer;
 mod crashes;
 mod mpi;
 
@@ -32,6 +33,8 @@ pub(crate) enum Who {
     Task(u32),
     /// A process of one host's launcher.
     Local(u32),
+    /// A rank, by a launcher that numbers the processes of all hosts.
+    Rank(u32),
     /// One that nothing tells but, perhaps, its process ID.
     Unknown,
 }
@@ -235,7 +238,8 @@ const FORMS: &[Form] = &[
 ];
 
 fn forms() -> impl Iterator<Item = &'static Form> {
-    FORMS.iter().chain(crashes::FORMS)
+    let others = composer::FORMS.iter().chain(crashes::FORMS);
+    FORMS.iter().chain(others)
 }
 
 /// Returns what launchers say in a log of how processes ended, in its order.
@@ -296,7 +300,7 @@ pub(crate) fn exits(path: &Path, text: &str) -> Vec<Exit> {
 }
 
 fn too_many(who: Who) -> bool {
-    matches!(who, Who::Task(number) | Who::Local(number) if number >= MAX_TASK)
+    matches!(who, Who::Task(number) | Who::Local(number) | Who::Rank(number) if number >= MAX_TASK)
 }
 
 /// Whether a launcher begins to end all of its processes. Source: slurm/src/srun, slurmstepd
@@ -393,7 +397,7 @@ mod tests {
 
     #[test]
     fn each_launchers_words() {
-        use Who::{Local, Task, Unknown};
+        use Who::{Local, Rank, Task, Unknown};
         for (text, expected) in [
             (
                 "srun: error: node1: task 3: Segmentation fault (core dumped)",
@@ -497,6 +501,18 @@ mod tests {
                 (Unknown, -9, false),
             ),
             (
+                "ERROR:composer.cli.launcher:Rank 2 crashed with exit code -7.",
+                (Rank(2), -7, false),
+            ),
+            (
+                "2026-11-29 22:43:51,154 - composer.cli.launcher - ERROR - Rank 4 crashed with exit code -6.",
+                (Rank(4), -6, false),
+            ),
+            (
+                "Global rank 2 (PID 4711) exited with code 1",
+                (Rank(2), 1, false),
+            ),
+            (
                 "run.sh: line 3:  4711 Killed                  python train.py",
                 (Unknown, -9, false),
             ),
@@ -528,6 +544,8 @@ mod tests {
             "Exit code:    7",
             "MPI_ABORT was invoked on rank 2 in communicator MPI COMMUNICATOR 5 SPLIT FROM 0",
             "raise Exception: process 0 terminated with signal SIGKILL",
+            "Rank 2 crashed with exit code -7.",
+            "I saw that Global rank 2 (PID 4711) exited with code 1",
             "RuntimeException: process 0 terminated with signal SIGKILL",
         ] {
             assert_eq!(read(text), [], "{text}");

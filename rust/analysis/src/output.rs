@@ -157,7 +157,9 @@ impl Outcome<'_> {
         let (told, after) = (words.chain.last()?, words.after?);
         let judged = self.finding.as_ref().is_some_and(|finding| {
             let mut chain = words.chain.iter();
-            chain.any(|told| *told.headline == *finding.headline)
+            let is_end = words.finding.as_ref();
+            is_end.is_some_and(|end| end.headline == finding.headline)
+                || chain.any(|told| *told.headline == *finding.headline)
         });
         (!judged && told.is_typed).then(|| (told.headline.to_string(), after))
     }

@@ -182,6 +182,11 @@ struct Reader<'a> {
     ignored: bool,
 }
 
+/// Whether NCCL's own logger wrote a line, which is no part of a message.
+fn is_nccls(line: &str) -> bool {
+    line.contains(" NCCL WARN ") || line.contains(" NCCL INFO ")
+}
+
 #[derive(Default, Clone, Copy, PartialEq)]
 enum Link {
     #[default]
@@ -237,7 +242,7 @@ impl<'a> Reader<'a> {
                     current.type_name = type_name;
                     self.message = Some((end - split(line).1.len(), end));
                 }
-                Some(_) if trimmed.is_empty() => self.finish(text),
+                Some(_) if trimmed.is_empty() || is_nccls(line) => self.finish(text),
                 Some((from, _)) => self.message = Some((from, start + line.len())),
             }
         }

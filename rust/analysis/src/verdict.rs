@@ -38,15 +38,16 @@ pub fn judge(evidence: Evidence, options: &Options) -> Report {
         .iter()
         .map(|(_, attempt)| attempt.by_nobodys_words(attempt.overlay(attempt.decide())))
         .collect();
-    // The first attempt with a cause: what failed after it did not recover from it.
-    let judged = decisions.iter().position(|decision| {
-        decision
-            .as_ref()
-            .is_some_and(|d| d.confidence > Confidence::None)
-    });
-    let judged = judged
-        .or_else(|| decisions.iter().position(Option::is_some))
-        .unwrap_or(0);
+    // The first attempt with a cause: what failed after it did not recover from it. That later ranks are silent is none.
+    let first = decisions.iter().position(Option::is_some);
+    let is_cause = |(index, decision): (usize, &Option<Decision>)| {
+        decision.as_ref().is_some_and(|decision| {
+            let tells = first == Some(index) || decision.rule.id != "silent";
+            decision.confidence > Confidence::None && tells
+        })
+    };
+    let judged = decisions.iter().enumerate().position(is_cause);
+    let judged = judged.or(first).unwrap_or(0);
 
     let mut report = Report {
         schema_version: schema::REPORT_VERSION,

@@ -3,6 +3,7 @@
 
 use crate::classify::{self, Finding, Role, Rule, rules};
 use crate::failure::Frame;
+use crate::groups::Fingerprint;
 use crate::kept::Shared;
 use crate::parse::{begin, headline};
 use crate::traceback;
@@ -86,6 +87,11 @@ impl Words {
         let after = ending::lines_after(text);
         let is_typed = chain.iter().any(|raised| !raised.type_name.is_empty());
         let finding = (is_typed && after == Some(0)).then(|| classify::texts(&chain, text));
+        let warned = finding.as_ref().and_then(|it| warned_cause(it, text));
+        let (warned_at, finding) = match warned {
+            Some((at, cause)) => (Some(at), Some(cause)),
+            None => (None, finding),
+        };
         let finding = finding.map(|finding| Finding {
             headline: begin(&finding.headline, MAX_TEXT).into(),
             ..finding
@@ -114,9 +120,10 @@ impl Words {
             after,
             places: places(text),
             crash_line: traceback::first_crash_line(text).map(line),
-            finding_line: finding
-                .as_ref()
-                .and_then(|finding| says(finding.headline.lines().next()?)),
+            finding_line: warned_at.map(line).or_else(|| {
+                let headline = &finding.as_ref()?.headline;
+                says(headline.lines().next()?)
+            }),
             finding,
             end_line: Some(text.trim_end().len())
                 .filter(|end| *end > 0)
@@ -146,6 +153,27 @@ impl Words {
         let told = [self.crash_line.as_ref(), of_finding, last];
         told.into_iter().flatten().min_by_key(|line| line.at)
     }
+}
+
+/// Returns what NCCL warned of before it returned an error code, where that is a cause by its text, and where it stands.
+///
+/// The exception made of the code repeats one warning at most, which may be that of a connection to its own proxy, and
+/// none where NCCL or torch is old. Source: nccl/src/include/checks.h, torch/csrc/distributed/c10d/NCCLUtils.cpp
+fn warned_cause(finding: &Finding, text: &str) -> Option<(usize, Finding)> {
+    const CODES: &[&str] = &["nccl-cuda", "nccl-system", "nccl-internal"];
+    if !CODES.contains(&finding.rule.id.as_str()) {
+        return None;
+    }
+    let warnings = memmem::rfind_iter(text.as_bytes(), "NCCL WARN ");
+    let mut causes = warnings.filter_map(|at| {
+        let said = text[at..].lines().next()?.trim();
+        let rule = rules().by_text("", said, "")?;
+        let is_cause = rule.role == Role::Primary && !rule.generic && !rule.job;
+        is_cause.then_some((at, rule, said))
+    });
+    let (at, rule, said) = causes.next()?;
+    let fingerprint = Fingerprint::of(&rule.category, "", said, std::iter::empty());
+    Some((at, Finding::plain(rule, fingerprint, said.to_owned())))
 }
 
 impl Line {

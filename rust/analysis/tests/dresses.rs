@@ -74,6 +74,14 @@ fn every_margin_is_taken_off() {
         prefixed("2026-11-29 16:33:26 [trainer-0, 10.0.0.2] ", &text),
         prefixed("(RayTrainWorker pid=41, ip=10.0.0.2) ", &text),
         prefixed("\u{1b}[36m(RayTrainWorker pid=41)\u{1b}[0m ", &text),
+        prefixed("2026-11-29 16:33:26 UTC | main.0 | ", &text),
+        prefixed("2026-11-29 16:33:26,123 - tuner - INFO - ", &text),
+        prefixed("Nov 29 16:33:26 gpu7 python[4711]: ", &text),
+        prefixed("INFO\t2026-11-29 16:33:26 +0000\tworkerpool0-0\t", &text),
+        prefixed("  | 2026-11-29T16:33:26.123Z | ", &text),
+        prefixed("> ", &text),
+        prefixed("    ", &text),
+        prefixed("\t", &text),
     ] {
         let job = Job::new("margin");
         job.write("trainer.log", &dressed);

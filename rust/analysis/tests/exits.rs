@@ -266,3 +266,36 @@ fn a_task_among_more_ranks_than_tasks_may_be_a_host() {
         "{root:?}"
     );
 }
+
+#[test]
+fn composers_launcher_names_ranks_and_shows_what_those_that_crashed_said() {
+    let waits = "Waiting up to 30 seconds for all training processes to terminate. Press Ctrl-C to exit immediately.\n";
+    let crash = format!(
+        "ERROR:composer.cli.launcher:Rank 12 crashed with exit code -7.\n{waits}ERROR:composer.cli.launcher:Global rank 8 (PID 4707) exited with code -15\n"
+    );
+    let found = report(&crash);
+    assert_eq!((cause(&found).0, cause(&found).1), (Some(12), "bus_error"));
+    assert_eq!(found.ranks.terminated, "8");
+    let block = |rank: u32, stream: &str, text: &str| {
+        format!(
+            "----------Begin global rank {rank} {stream}----------\n{text}\n----------End global rank {rank} {stream}----------\n"
+        )
+    };
+    let shown = |rank: u32, text: &str| {
+        format!(
+            "Global rank {rank} (PID {}) exited with code 1\n{}{}",
+            4700 + rank,
+            block(rank, "STDOUT", "step 1"),
+            block(rank, "STDERR", text)
+        )
+    };
+    let raised = format!(
+        "ERROR:composer.cli.launcher:Rank 1 crashed with exit code 1.\n{waits}{}{}",
+        shown(1, &traceback(PEER)),
+        shown(2, &traceback(BAD))
+    );
+    let found = report(&raised);
+    let root = found.root_cause.as_ref().unwrap();
+    assert_eq!((root.rank, root.title.as_str()), (Some(2), BAD));
+    assert_eq!(found.ranks.collateral, "1");
+}

@@ -237,3 +237,27 @@ fn a_tag_of_mpirun_tells_the_rank_and_nccl_its_host() {
     assert_eq!(cause(&found).0, Some(3));
     assert_eq!(found.root_cause.unwrap().host, "node-7");
 }
+
+#[test]
+fn nccls_warning_says_more_than_the_code_that_it_returns() {
+    let full = "node-b:983:1402 [3] include/alloc.h:178 NCCL WARN Cuda failure 'out of memory'\n";
+    let proxy = "node-b:980:1399 [0] misc/socket.cc:49 NCCL WARN socketProgress: Connection closed by remote peer node-b<51159>\n";
+    let code = "torch.distributed.DistBackendError: NCCL error in: x.cpp:1333, internal error - please report this issue to the NCCL developers, NCCL version 2.18.1\nncclInternalError: Internal check failed.\n";
+    let error = format!("{START}  File \"t.py\", line 1, in main\n{code}");
+    for text in [
+        format!("{full}{proxy}{error}"),
+        format!("{proxy}{full}{error}"),
+        format!("{error}{proxy}{full}"),
+    ] {
+        let found = report("nccl.log", &text);
+        assert_eq!(cause(&found).1, "cuda_out_of_memory", "{text}");
+        assert!(cause(&found).2 < Confidence::High);
+        let evidence = found.root_cause.unwrap().evidence.join("\n");
+        assert!(evidence.contains("[3] include/alloc.h:178"), "{evidence}");
+    }
+    // What only tells of a lost peer, and what follows an error that says itself what it is, change nothing.
+    let found = report("nccl.log", &format!("{proxy}{error}"));
+    assert_eq!(cause(&found).1, "nccl_internal_error");
+    let own = format!("{full}{START}  File \"t.py\", line 1, in main\nValueError: bad batch\n");
+    assert_eq!(cause(&report("nccl.log", &own)).1, "python_exception");
+}

@@ -158,3 +158,23 @@ fn records_without_times_go_by_their_folders() {
     }
     assert_eq!(job.report().attempts[0].failed, 2);
 }
+
+#[test]
+fn that_later_ranks_are_silent_is_no_cause_beside_what_the_first_say() {
+    let failed = |pid: u32| {
+        format!(
+            "ERROR:torch.distributed.elastic.multiprocessing.api:failed (exitcode: -6) local_rank: 0 (pid: {pid}) of binary: python\n"
+        )
+    };
+    let waited = "[Rank 1] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=4, OpType=ALLGATHER, Timeout(ms)=1800000) ran for 1800081 milliseconds before timing out.";
+    let timed_out = format!(
+        "[E ProcessGroupNCCL.cpp:828] {waited}\nterminate called after throwing an instance of 'std::runtime_error'\n  what():  {waited}\n"
+    );
+    let lost = "[E ProcessGroupNCCL.cpp:455] Some NCCL operations have failed or timed out.\nterminate called after throwing an instance of 'std::runtime_error'\n  what():  NCCL error: remote process exited or there was a network error, NCCL version 2.14.3\nncclRemoteError: A call failed\n";
+    let job = Job::new("rounds");
+    let text = format!("{timed_out}{}{lost}{}", failed(95_313), failed(104_471));
+    job.write("mpirun.log", &text);
+    let found = job.report();
+    assert_eq!(cause(&found).1, "collective_timeout");
+    assert_eq!(found.root_cause.unwrap().attempt, 0);
+}

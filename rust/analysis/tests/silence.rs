@@ -193,6 +193,37 @@ fn a_checkpoint_failure_is_the_named_ranks() {
 }
 
 #[test]
+fn a_checkpoint_failure_of_several_is_no_single_ranks() {
+    for (ranks, expected) in [("0, 1", None), ("0", Some(0))] {
+        let text = format!(
+            "Traceback (most recent call last):\n  File \"/j/train.py\", line 86, in main\n    dcp.load()\n\
+             torch.distributed.checkpoint.api.CheckpointException: CheckpointException ranks:dict_keys([{ranks}])\n"
+        );
+        let told = |rank: &str| {
+            format!(
+                "Traceback (most recent call last): (RANK {rank})\n  File \"/j/train.py\", line 84, in plan\n    raise\n\
+                 RuntimeError: Missing key in checkpoint state_dict: step.\n"
+            )
+        };
+        let text: String = ranks
+            .split(", ")
+            .fold(text, |text, rank| text + &told(rank));
+        let job = Job::new("relay");
+        let labelled: String = text
+            .lines()
+            .map(|line| format!("[rank0]: {line}\n"))
+            .collect();
+        job.write("train.log", labelled);
+        let report = job.report();
+        assert_eq!(
+            (cause(&report).0, cause(&report).1),
+            (expected, "checkpoint_mismatch"),
+            "{ranks}"
+        );
+    }
+}
+
+#[test]
 fn who_reports_a_mismatch_is_not_named() {
     let job = Job::new("mismatch");
     four(

@@ -36,21 +36,18 @@ pub(crate) fn report(
     rules: Option<Vec<u8>>,
     redact: bool,
 ) -> Result<(String, String)> {
-    let found = watched(py, move |progress| {
-        let rules = rules.map(path).as_deref().map(user_rules).transpose()?;
+    let rules = rules.map(path);
+    let paths: Vec<PathBuf> = paths.into_iter().map(path).collect();
+    let named = |(name, content)| (path(name), content);
+    let files = files.map(|files| files.into_iter().map(named).collect::<Vec<_>>());
+    let found = watched(py, |progress| {
+        let rules = rules.as_deref().map(user_rules).transpose()?;
         let options = Options::default()
             .with_world_size(world_size)
             .with_rules(rules);
-        let found = match files {
-            Some(files) => {
-                let named = |(name, content)| (path(name), content);
-                let files: Vec<(PathBuf, Vec<u8>)> = files.into_iter().map(named).collect();
-                analyze_files(&files, &options, progress)
-            }
-            None => {
-                let paths: Vec<PathBuf> = paths.into_iter().map(path).collect();
-                analyze_watched(&paths, &options, progress)
-            }
+        let found = match &files {
+            Some(files) => analyze_files(files, &options, progress),
+            None => analyze_watched(&paths, &options, progress),
         };
         found.map(|found| {
             if redact {
@@ -70,21 +67,26 @@ fn path(name: Vec<u8>) -> PathBuf {
     OsString::from_vec(name).into()
 }
 
-/// Does the work in another thread, while this one answers signals; one that raises stops the work.
+/// Does the work in another thread, while this one answers signals; one that raises stops the work. Where no thread can be
+/// started this one does it.
 fn watched(
     py: Python<'_>,
-    work: impl FnOnce(&Arc<Progress>) -> std::result::Result<Report, firstfault_analysis::Error> + Send,
+    work: impl Fn(&Arc<Progress>) -> std::result::Result<Report, firstfault_analysis::Error> + Sync,
 ) -> Result<Report> {
     let progress = Arc::new(Progress::default());
     let is_done = AtomicBool::new(false);
     let waiting = thread::current();
+    let do_it = || guard(|| Ok(work(&progress)?));
     thread::scope(|scope| {
-        let worker = scope.spawn(|| {
-            let done = guard(|| Ok(work(&progress)?));
+        let in_thread = || {
+            let done = do_it();
             is_done.store(true, Ordering::Release);
             waiting.unpark();
             done
-        });
+        };
+        let Ok(worker) = thread::Builder::new().spawn_scoped(scope, in_thread) else {
+            return py.detach(do_it);
+        };
         let mut raised = None;
         while !is_done.load(Ordering::Acquire) {
             py.detach(|| thread::park_timeout(PATIENCE));

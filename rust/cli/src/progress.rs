@@ -5,6 +5,7 @@ use std::io::{self, IsTerminal, Write};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::thread;
 use std::time::Duration;
 
 /// An analysis that ends sooner shows nothing.
@@ -17,8 +18,8 @@ pub(crate) fn with_progress(paths: &[PathBuf], options: &Options) -> Result<Repo
     }
     let progress = Arc::new(Progress::default());
     let (done, ended) = channel::<()>();
-    std::thread::scope(|scope| {
-        scope.spawn(|| {
+    thread::scope(|scope| {
+        let tell = || {
             let ended = ended;
             let mut is_shown = false;
             while let Err(RecvTimeoutError::Timeout) = ended.recv_timeout(PATIENCE) {
@@ -28,7 +29,9 @@ pub(crate) fn with_progress(paths: &[PathBuf], options: &Options) -> Result<Repo
             if is_shown {
                 show("\r\x1b[K");
             }
-        });
+        };
+        // Where no thread can be started, nothing is shown.
+        let _ = thread::Builder::new().spawn_scoped(scope, tell);
         let found = analyze_watched(paths, options, &progress);
         drop(done);
         found

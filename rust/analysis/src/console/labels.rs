@@ -151,6 +151,22 @@ pub(super) fn unjoined(line: &str, rank: u32) -> Option<Vec<&str>> {
     Some(first.into_iter().chain(others).collect())
 }
 
+/// Reads the lines around what a rank said, which Composer's launcher shows when the rank has ended; none at the end of it.
+///
+/// Source: composer/cli/launcher.py, `_print_process_exit_status`
+pub(super) fn block(line: &str) -> Option<Option<Label>> {
+    const FENCE: &str = "----------";
+    let marker = line.strip_prefix(FENCE)?.trim_end().strip_suffix(FENCE)?;
+    let (edge, rest) = marker.split_once(" global rank ")?;
+    let (number, stream) = rest.split_once(' ')?;
+    let number = number.parse().ok().filter(|number| *number < MAX_RANK)?;
+    match (edge, stream) {
+        ("Begin", "STDOUT" | "STDERR") => Some(Some(Label::Rank(number))),
+        ("End", "STDOUT" | "STDERR") => Some(None),
+        _ => None,
+    }
+}
+
 /// Some put a blank after a label and some do not; tracebacks are indented by even numbers.
 pub(super) fn without_blank(rest: &str) -> &str {
     let blanks = rest.len() - rest.trim_start_matches(' ').len();
@@ -166,6 +182,11 @@ pub(super) fn is_launcher(line: &str) -> bool {
     ];
     let of_torch = PLACES.iter().any(|place| line.contains(place)) && !line.starts_with(' ');
     of_torch || line.contains("] [launch.py:")
+}
+
+/// Whether only a worker, which has a communicator, can have written a line.
+pub(super) fn is_workers(line: &str) -> bool {
+    line.starts_with("[E") && line.contains(" ProcessGroupNCCL.cpp:")
 }
 
 /// Whether a launcher says of its workers how they ended.

@@ -77,10 +77,16 @@ impl Margins {
         };
         let times = has_times(text, &found);
         let found = Self { times, ..found };
-        let others = Repeated::of(text, |margin| {
-            found.read(margin).is_some() || is_label(margin)
-        });
+        let others = Repeated::of(text, |line| found.take_off(line), is_label);
         Self { others, ..found }
+    }
+
+    /// Returns what stands behind all margins of a line.
+    fn take_off<'t>(&self, mut line: &'t str) -> &'t str {
+        while let Some((_, rest)) = self.read(line) {
+            line = rest;
+        }
+        line
     }
 
     pub(super) fn is_none(&self) -> bool {

@@ -1,11 +1,23 @@
-//! Margins that nobody lists: whatever stands before each line of a traceback, as pdsh, tee and log collectors put it.
+//! Margins that nobody lists: whatever stands before each line of a traceback, of a native stack, or of a watchdog, as pdsh,
+//! tee and log collectors put it.
 
 use regex::Regex;
 
-const START: &str = "Traceback (most recent call last)";
+/// How lines begin that have no margin of their own, and how the line after such a one does.
+const PAIRS: &[(&str, &str)] = &[
+    ("Traceback (most recent call last)", "  File \""),
+    ("  File \"", "    "),
+    ("frame #0: ", "frame #1: "),
+    ("terminate called after throwing", "  what():"),
+    ("[rank", "[rank"),
+    ("[E ProcessGroupNCCL.cpp:", "[E ProcessGroupNCCL.cpp:"),
+];
 
 /// At most so many kinds of such margins does one log have.
 const MAX_KINDS: usize = 16;
+
+/// At most so many lines of each kind are looked at.
+const MAX_LOOKED_AT: usize = 1 << 14;
 
 /// What stands before a line is no longer than this.
 const MAX_MARGIN: usize = 200;
@@ -17,28 +29,40 @@ pub(super) struct Repeated {
 }
 
 impl Repeated {
-    /// Returns the margins before tracebacks of a text, each of which stands before the traceback's next line too.
-    pub(super) fn of(text: &str, is_known: impl Fn(&str) -> bool) -> Vec<Self> {
+    /// Returns the margins before such lines of a text, each of which stands before the next line too.
+    ///
+    /// `known` takes off what is known to stand before a line.
+    pub(super) fn of(
+        text: &str,
+        known: impl Fn(&str) -> &str,
+        is_label: impl Fn(&str) -> bool,
+    ) -> Vec<Self> {
         let mut found: Vec<Self> = Vec::new();
-        for at in memchr::memmem::find_iter(text.as_bytes(), START) {
+        let pairs = PAIRS.iter().flat_map(|(first, second)| {
+            let all = memchr::memmem::find_iter(text.as_bytes(), *first);
+            all.take(MAX_LOOKED_AT).map(move |at| (at, *first, *second))
+        });
+        for (at, first, second) in pairs {
             let start = text[..at].rfind('\n').map_or(0, |newline| newline + 1);
-            let margin = &text[start..at];
-            // A summary indents the tracebacks that it shows: that is no margin of all lines.
+            if at - start > MAX_MARGIN || at == start || found.len() >= MAX_KINDS {
+                continue;
+            }
+            let mut lines = text[start..].lines().map(&known);
+            let line = lines.next().unwrap_or("");
+            let margin = line.find(first).map_or("", |end| &line[..end]);
+            // A summary indents the tracebacks that it shows, and JSON has its own reader: neither is a margin of all lines.
             let is_one =
-                !margin.trim().is_empty() && !margin.ends_with("  ") && margin.len() <= MAX_MARGIN;
-            if !is_one || is_known(margin) || found.len() >= MAX_KINDS {
+                !margin.trim().is_empty() && !margin.ends_with("  ") && !margin.contains("{\"");
+            if !is_one || is_label(margin) || found.iter().any(|other| other.read(margin).is_some())
+            {
                 continue;
             }
-            if found.iter().any(|known| known.read(margin).is_some()) {
-                continue;
-            }
-            let mut lines = text[start..].lines().skip(1);
             let Some(pattern) = pattern(margin) else {
                 continue;
             };
             let margin = Self { pattern };
             let next = lines.next().and_then(|line| margin.read(line));
-            if next.is_some_and(|(_, rest)| rest.starts_with("  File \"")) {
+            if next.is_some_and(|(_, rest)| rest.starts_with(second)) {
                 found.push(margin);
             }
         }
@@ -87,9 +111,18 @@ fn host(margin: &str) -> Option<&str> {
 mod tests {
     use super::*;
 
+    const START: &str = PAIRS[0].0;
+
+    fn of(text: &str) -> Vec<Repeated> {
+        fn whole(line: &str) -> &str {
+            line
+        }
+        Repeated::of(text, whole, |_| false)
+    }
+
     fn read(margin: &str) -> Option<(Option<String>, String)> {
         let text = format!("{margin}{START}:\n{margin}  File \"a\", line 1, in f\n");
-        let found = Repeated::of(&text, |_| false);
+        let found = of(&text);
         let (host, rest) = found.first()?.read(text.lines().nth(1)?)?;
         Some((host.map(str::to_owned), rest.to_owned()))
     }
@@ -119,13 +152,38 @@ mod tests {
     #[test]
     fn its_numbers_may_change() {
         let text = format!("[a 9:59] {START}:\n[a 10:00]   File \"a\", line 1, in f\n");
-        assert_eq!(Repeated::of(&text, |_| false).len(), 1);
+        assert_eq!(of(&text).len(), 1);
+    }
+
+    #[test]
+    fn what_stands_before_other_pairs_of_lines_is_one_too() {
+        for (first, second) in [
+            (
+                "frame #0: f() + 0x96 (0x1 in a.so)",
+                "frame #1: g() + 0x1 (0x2 in a.so)",
+            ),
+            (
+                "terminate called after throwing an instance of 'std::runtime_error'",
+                "  what():  x",
+            ),
+            ("[rank3]:[E1129 x.cpp:1] a", "[rank12]:[E1129 x.cpp:1] a"),
+            (
+                "[E ProcessGroupNCCL.cpp:828] a",
+                "[E ProcessGroupNCCL.cpp:455] b",
+            ),
+        ] {
+            let text = format!("9:59 | main.0 | {first}\n10:00 | main.0 | {second}\n");
+            let found = of(&text);
+            assert_eq!(found.len(), 1, "{first}");
+            let alone = format!("9:59 | main.0 | {first}\n{second}\n");
+            assert!(of(&alone).is_empty(), "{first}");
+        }
     }
 
     #[test]
     fn what_stands_before_the_first_line_alone_is_none() {
         let text = format!("ERROR failed: {START}:\n  File \"a\", line 1, in f\n");
-        assert!(Repeated::of(&text, |_| false).is_empty());
+        assert!(of(&text).is_empty());
         assert_eq!(read(""), None);
     }
 }

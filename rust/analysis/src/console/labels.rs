@@ -2,7 +2,7 @@
 
 use super::MAX_RANK;
 use crate::parse::begin;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Whose line it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -19,16 +19,18 @@ pub(crate) enum Label {
 
 /// Whether the numbers before a colon label the lines: most have one, and these are the numbers of tasks.
 ///
-/// What is posted of a large job may show few of its tasks, but no list of anything has tracebacks for items.
+/// What is posted of a large job may show few of its tasks: of these at least half raise, as no list's items do.
 pub(super) fn are_tasks(text: &str) -> bool {
     let mut all = 0_usize;
-    let mut raise = false;
+    let mut raising = BTreeSet::new();
     let mut numbers: BTreeMap<u32, usize> = BTreeMap::new();
     for line in text.lines().filter(|line| !line.trim().is_empty()) {
         all += 1;
         if let Some((number, rest)) = task(line) {
             *numbers.entry(number).or_default() += 1;
-            raise |= crate::traceback::is_start(rest);
+            if crate::traceback::is_start(rest) {
+                raising.insert(number);
+            }
         }
         if all >= 20_000 {
             break;
@@ -39,7 +41,7 @@ pub(super) fn are_tasks(text: &str) -> bool {
     // A list counts once; tasks speak again and again, and nearly all of them do.
     labelled * 10 >= all * 7
         && labelled >= numbers.len() * 3
-        && (numbers.len() * 2 > most || numbers.len() == 1 || raise)
+        && (numbers.len() * 2 > most || numbers.len() == 1 || raising.len() * 2 >= numbers.len())
 }
 
 /// Returns whose line it is, by the innermost label, and the line without labels.

@@ -29,6 +29,9 @@ HERE = Path(__file__).resolve().parent
 CORPUS = HERE.parent / "data" / "corpus"
 VENV = "/opt/venv"
 
+# Seconds that a task has to end after srun's SIGTERM; Slurm's own default.
+KILL_WAIT = 30
+
 # What a node does before it runs its command: its own host name and files of its
 # machine, and the places of the job.
 SETUP = """
@@ -121,6 +124,8 @@ class Run:
         self.venv = venv
         self.files = directory / "job"
         self.truth = directory / "truth"
+        # When the tasks were told to end, by the monotonic clock; 0 while they run.
+        self.ended = 0.0
         self.files.mkdir()
         self.truth.mkdir()
         names = [f"{job.host}{number}" for number in range(job.nodes)]
@@ -172,18 +177,25 @@ class Run:
                 self.end_all_when_one_ended()
 
     def end_all_when_one_ended(self) -> None:
-        """Send SIGTERM to all tasks, as srun does when one has failed."""
+        """Send SIGTERM to all tasks, as srun does when one has failed; then SIGKILL."""
         tasks = [task for node in self.nodes for task in node.processes]
         bad = [task for task in tasks if task.poll() not in (None, 0)]
-        if bad and not getattr(self, "ended", None):
+        if bad and not self.ended:
             time.sleep(1.5)
-            self.ended = True
-            for task in tasks:
-                if task.poll() is None:
-                    # unshare's child is the first process, and the rank is its child.
-                    for first in children(task.pid):
-                        for rank in children(first):
-                            os.kill(rank, signal.SIGTERM)
+            self.ended = time.monotonic()
+            self.signal_tasks(tasks, signal.SIGTERM)
+        elif bad and time.monotonic() > self.ended + KILL_WAIT:
+            self.signal_tasks(tasks, signal.SIGKILL)
+
+    @staticmethod
+    def signal_tasks(tasks: list[subprocess.Popen[bytes]], number: int) -> None:
+        """Send a signal to the ranks that still run."""
+        for task in tasks:
+            if task.poll() is None:
+                # unshare's child is the first process, and the rank is its child.
+                for first in children(task.pid):
+                    for rank in children(first):
+                        os.kill(rank, number)
 
     def start_agents(self) -> None:
         """Start one torchrun a node."""
@@ -342,7 +354,7 @@ def keep(run: Run) -> None:
                 # As shells and schedulers say it.
                 shown = status if status >= 0 else 128 - status
                 (run.files / f"agent{number}.rc").write_text(f"{shown}\n")
-    if job.launcher == "srun":
+    if job.launcher == "srun" and job.layout != "pods":
         with (run.files / "console.log").open("a") as console:
             console.writelines(srun_lines(run))
     for path in sorted(run.files.rglob("*"), reverse=True):

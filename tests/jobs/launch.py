@@ -408,10 +408,25 @@ def clean(path: Path) -> None:
     os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
 
 
+def is_named(run: Run, host: object) -> bool:
+    """Return whether anything that is kept tells a host's name."""
+    if not isinstance(host, str):
+        return True
+    kept = [path for path in run.files.rglob("*") if path.is_file()]
+    names = (path.relative_to(run.files).as_posix() for path in kept)
+    contents = (path.read_bytes() for path in kept)
+    return any(host in name for name in names) or any(
+        host.encode() in content for content in contents
+    )
+
+
 def store(run: Run, version: str) -> None:
     """Put the job's files and its label into the corpus."""
     found = label(run, version)
     keep(run)
+    if not is_named(run, found.get("node")):
+        # Then nobody can be asked for it.
+        del found["node"]
     written = {
         path.relative_to(run.files).as_posix(): round(path.stat().st_mtime, 3)
         for path in sorted(run.files.rglob("*.json"))

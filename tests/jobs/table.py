@@ -654,12 +654,17 @@ JOBS = (
     ),
     # More of all ranks alike.
     Job(
-        "exit_text_all_plain", everywhere("exit_text"), EXIT, "plain", **NONE, **NOBODY
+        "exit_text_all_plain",
+        everywhere("exit_text"),
+        ["config_error", *EXIT],
+        "plain",
+        **NONE,
+        **NOBODY,
     ),
     Job(
         "exit_text_all_srun_old",
         everywhere("exit_text", "build"),
-        EXIT,
+        ["config_error", *EXIT],
         "labelled",
         **NONE,
         **SRUN,
@@ -667,12 +672,17 @@ JOBS = (
         **NOBODY,
     ),
     Job(
-        "exit_text_all_alone", everywhere("exit_text"), EXIT, "pods", **ALONE, **NOBODY
+        "exit_text_all_alone",
+        everywhere("exit_text"),
+        ["config_error", *EXIT],
+        "pods",
+        **ALONE,
+        **NOBODY,
     ),
     Job(
         "assertion_all_pods",
         everywhere("assertion", "build"),
-        ["assertion", *VALUE],
+        ["assertion", *CONFIG],
         "pods",
         **NONE,
         **NOBODY,
@@ -680,7 +690,7 @@ JOBS = (
     Job(
         "assertion_all_srun",
         everywhere("assertion"),
-        ["assertion", *VALUE],
+        ["assertion", *CONFIG],
         "labelled",
         **NONE,
         **SRUN,
@@ -698,7 +708,7 @@ JOBS = (
     Job(
         "attribute_all_srun",
         everywhere("misspelled", "build"),
-        CONFIG,
+        ["import_error", *CONFIG],
         "labelled",
         **NONE,
         **SRUN,
@@ -974,7 +984,7 @@ JOBS = (
     Job(
         "killed_alone",
         one("killed", 2),
-        [*KILLED, "vanished", "host_lost"],
+        [*KILLED, "vanished", "host_lost", "unknown"],
         "pods",
         **ALONE,
     ),
@@ -1026,11 +1036,18 @@ JOBS = (
         **NONE,
         **SRUN,
     ),
-    Job("node_lost_tee", one("lose_node", 2), ["host_lost"], "tee", who="host", **NONE),
+    Job(
+        "node_lost_tee",
+        one("lose_node", 2),
+        ["host_lost", "peer_lost"],
+        "tee",
+        who="host",
+        **NONE,
+    ),
     Job(
         "node_lost_alone",
         one("lose_node", 1),
-        ["host_lost", "vanished", *KILLED],
+        ["host_lost", "vanished", "unknown", *KILLED],
         "pods",
         **ALONE,
     ),

@@ -424,7 +424,7 @@ def store(run: Run, version: str) -> None:
     """Put the job's files and its label into the corpus."""
     found = label(run, version)
     keep(run)
-    if not is_named(run, found.get("node")):
+    if not (run.job.placed and is_named(run, found.get("node"))):
         # Then nobody can be asked for it.
         del found["node"]
     written = {

@@ -61,6 +61,8 @@ class Job:
     # Whom the label names: the ranks planted at, their host, any of the two, or nobody.
     who: Literal["ranks", "host", "either", "nobody"] = "ranks"
     rank_optional: str = ""
+    # Whether anything that is kept tells on which host the rank was.
+    placed: bool = True
     launcher: Literal["torchrun", "srun"] = "torchrun"
     kill_on_bad_exit: bool = True
     restarts: int = 0
@@ -1219,6 +1221,7 @@ JOBS = (
         one("exit_zero", 1),
         ["left_early", *EXIT],
         "labelled",
+        placed=False,
         **NONE,
         **SRUN,
         **SHORT,

@@ -61,7 +61,7 @@ impl Attempt<'_> {
             .collect()
     }
 
-    fn total(&self) -> usize {
+    pub(crate) fn total(&self) -> usize {
         self.outcomes.len() + self.missing.len()
     }
 

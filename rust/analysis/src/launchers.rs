@@ -1,7 +1,7 @@
 //! What launchers' logs add to a job: how each worker ended, and on which host.
 
 use crate::assemble::{HostKey, Job, RankEvidence, Status};
-use crate::logs::AgentLog;
+use crate::logs::{AgentLog, Entry};
 use crate::numbers::{Numbers, last_three};
 use crate::scan::RunPath;
 use crate::words::Words;
@@ -103,6 +103,7 @@ impl Job {
                     (evidence.uncaught, evidence.by_summary) = (true, true);
                 }
             }
+            self.add_unlisted(agent, last, &host);
             // A launcher that was ended, or names one worker, tells of an attempt even where no worker left anything.
             if run.is_none() && agent.entries.is_empty() && agent.signalled.is_some() {
                 self.attempts.entry(last).or_default();
@@ -158,6 +159,29 @@ impl Job {
             if let Some(entry) = agent.entries.first() {
                 known.label.clone_from(&entry.host);
             }
+        }
+    }
+
+    /// Adds the workers that a launcher ended and did not list.
+    fn add_unlisted(&mut self, agent: &AgentLog, attempt: u32, host: &HostKey) {
+        let base = |entry: &Entry| entry.rank.checked_sub(entry.local_rank);
+        let Some(base) = agent.entries.first().and_then(base) else {
+            return;
+        };
+        let name = agent.path.file_name().unwrap_or_default();
+        for (local_rank, pid) in agent.unlisted() {
+            let rank = base.saturating_add(local_rank);
+            let evidence = self.rank(attempt, rank, Some(local_rank), host.clone());
+            let forced = agent.forced.contains(&pid);
+            evidence.status.get_or_insert_with(|| Status {
+                value: if forced { -9 } else { -15 },
+                time_ns: None,
+                source: name.to_string_lossy().into_owned(),
+                log: agent.path.clone(),
+                pid: Some(pid),
+                forced: Some(forced),
+                asked: Some(true),
+            });
         }
     }
 

@@ -2,8 +2,10 @@
 //!
 //! Source: torch/distributed/elastic/multiprocessing/api.py and errors/__init__.py (`ChildFailedError.format_msg`)
 
+use crate::console::{are_tasks, task};
 use crate::date::local_seconds;
 use crate::rendezvous::{Round, rounds};
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 /// What one launcher's log says.
@@ -26,6 +28,8 @@ pub struct AgentLog {
     pub succeeded: bool,
     /// The rounds of rendezvous that it took part in.
     pub rounds: Vec<Round>,
+    /// Whether no other launcher's words can be among these.
+    pub is_alone: bool,
 }
 
 /// One worker in torchrun's summary.
@@ -91,6 +95,30 @@ impl AgentLog {
         self
     }
 
+    /// Returns the workers that torchrun asked to end and left out of its summary: local rank, process ID.
+    ///
+    /// Before torch 2.7 it lists those alone that did not end by its own signal. Which is which of several is a guess, and
+    /// the same is told of each.
+    pub(crate) fn unlisted(&self) -> Vec<(u32, u32)> {
+        let is_listed = |pid: &u32| self.entries.iter().any(|entry| entry.pid == Some(*pid));
+        let asked: BTreeSet<u32> = self.closed.iter().copied().collect();
+        let asked: Vec<u32> = asked.into_iter().filter(|pid| !is_listed(pid)).collect();
+        let is_taken = |local: &u32| self.entries.iter().any(|entry| entry.local_rank == *local);
+        let workers = u32::try_from(self.entries.len() + asked.len()).unwrap_or(0);
+        let free: Vec<u32> = (0..workers).filter(|local| !is_taken(local)).collect();
+        // Of earlier attempts, of a launcher that was ended itself, or with workers that ended well, numbers tell nothing.
+        let is_told = self.is_alone
+            && self.signalled.is_none()
+            && self.failed.len() <= 1
+            && !self.entries.is_empty()
+            && free.len() == asked.len();
+        if is_told {
+            free.into_iter().zip(asked).collect()
+        } else {
+            Vec::new()
+        }
+    }
+
     /// Whether the launcher asked a process to end, and whether it killed it; `None` where nothing tells.
     ///
     /// Of the process that it names first it asked nothing. Of the others its log tells only where it holds whom it did
@@ -116,9 +144,30 @@ impl AgentLog {
 
 /// Returns what the launchers say whose log this is, in the order in which they first spoke.
 ///
-/// Several nodes may write into one log: their lines are told apart by the launchers' process IDs, and a summary belongs
-/// to the launcher that spoke of the same workers.
+/// Several nodes may write into one log: their lines are told apart by the numbers that srun puts before them. Without
+/// these by the launchers' process IDs, and a summary belongs to the launcher that spoke of the same workers.
 pub fn agents(path: &Path, text: &str) -> Vec<AgentLog> {
+    let all = speakers(path, text);
+    if all.is_empty() || !are_tasks(text) {
+        return all;
+    }
+    let mut tasks: BTreeMap<Option<u32>, (String, Vec<usize>)> = BTreeMap::new();
+    for (index, line) in text.lines().enumerate() {
+        let (lines, numbers) = tasks.entry(task(line).map(|(task, _)| task)).or_default();
+        lines.push_str(line);
+        lines.push('\n');
+        numbers.push(index + 1);
+    }
+    let of_task = |(lines, numbers): (String, Vec<usize>)| {
+        let number = move |line: usize| numbers.get(line - 1).copied().unwrap_or(0);
+        let logs = speakers(path, &lines).into_iter();
+        logs.map(move |log| log.renumbered(&number))
+    };
+    tasks.into_values().flat_map(of_task).collect()
+}
+
+/// Returns what is said of launchers in lines that nothing but process IDs tells apart.
+fn speakers(path: &Path, text: &str) -> Vec<AgentLog> {
     let mut speakers: Vec<(Option<u32>, AgentLog)> = Vec::new();
     let mut summaries: Vec<Vec<Entry>> = Vec::new();
     let mut entry = Entry::default();
@@ -233,6 +282,7 @@ pub fn agents(path: &Path, text: &str) -> Vec<AgentLog> {
     // Of several launchers' rounds in one log nothing tells whose is whose.
     if let [(_, log)] = &mut speakers[..] {
         log.rounds = rounds(text);
+        log.is_alone = true;
     }
     speakers.into_iter().map(|(_, log)| log).collect()
 }

@@ -9,11 +9,16 @@ use crate::logs::AgentLog;
 use crate::traceback;
 use crate::words::{Words, last_words};
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 impl Job {
-    pub(crate) fn add_consoles(&mut self, consoles: Vec<Console>, agents: &[AgentLog]) {
+    pub(crate) fn add_consoles(
+        &mut self,
+        consoles: Vec<Console>,
+        agents: &[AgentLog],
+        numbered: &BTreeMap<PathBuf, u32>,
+    ) {
         let mut nobodys: Vec<(Console, Vec<usize>)> = Vec::new();
         let mut lost = 0;
         for mut console in consoles {
@@ -29,7 +34,10 @@ impl Job {
             let ends = ends.split_last().map_or(&[][..], |(_, ends)| ends).to_vec();
             let numbers = Numbering::of(&console, agent);
             let mut locals: Vec<(u32, Output)> = Vec::new();
-            for (label, output) in std::mem::take(&mut console.ranks) {
+            for (label, mut output) in std::mem::take(&mut console.ranks) {
+                if let Label::Local(_) = label {
+                    lost += usize::from(output.cut_after_summary(agent));
+                }
                 match numbers.rank(label) {
                     Some((rank, assumed)) => {
                         for (attempt, part) in attempts(output, &ends) {
@@ -58,12 +66,18 @@ impl Job {
                 false
             });
             lost += lost_locals.count();
-            if let Some(rank) = rank_of_name(&console.path) {
+            let by_series = || numbered.get(&console.path).copied();
+            if let Some(rank) = rank_of_name(&console.path).or_else(by_series) {
                 let output = std::mem::take(&mut console.unlabelled);
                 self.add_words(0, rank, true, output, &console.path);
             } else if !console.unlabelled.text.is_empty() || !console.ranks.is_empty() {
                 nobodys.push((console, ends));
             }
+        }
+        // Of the rank of a log in which nobody speaks it is known that it was there.
+        for &rank in numbered.values() {
+            let evidence = self.rank(0, rank, None, HostKey::Name(String::new()));
+            evidence.assumed |= evidence.words.is_none();
         }
         if lost > 0 {
             self.notes.push(format!(
@@ -225,6 +239,30 @@ fn says_alike(text: &str, ranks: usize) -> bool {
     ends.len() >= ranks && ends.iter().all(|end| *end == ends[0])
 }
 
+impl Output {
+    /// Leaves out a traceback that begins after a launcher's summary, and all that follows; returns whether there is one.
+    ///
+    /// The launcher's workers have all ended by then: it is that of another host's, whose label is the same.
+    fn cut_after_summary(&mut self, agent: Option<&AgentLog>) -> bool {
+        let last = agent.and_then(|agent| agent.entries.iter().map(|entry| entry.line).max());
+        let lines = self.text.lines().zip(&self.lines);
+        let begins = |(line, &number): (&str, &usize)| {
+            last.is_some_and(|last| number > last) && traceback::is_start(line.trim())
+        };
+        let Some(at) = lines.map(begins).position(|begins| begins) else {
+            return false;
+        };
+        self.text = self
+            .text
+            .lines()
+            .take(at)
+            .flat_map(|line| [line, "\n"])
+            .collect();
+        self.lines.truncate(at);
+        true
+    }
+}
+
 impl RankEvidence {
     fn ended_silently(&self, path: &Path) -> bool {
         let silent = self.record.is_none() && self.words.is_none();
@@ -303,7 +341,7 @@ fn attempts(output: Output, ends: &[usize]) -> Vec<(u32, Output)> {
 }
 
 /// Reads `rank3.log`, `rank_3.out`, `train-rank-3.txt`.
-fn rank_of_name(path: &Path) -> Option<u32> {
+pub(crate) fn rank_of_name(path: &Path) -> Option<u32> {
     let name = path.file_name()?.to_str()?;
     let (before, after) = name.rsplit_once("rank")?;
     if before.ends_with(|c: char| c.is_ascii_alphanumeric()) {

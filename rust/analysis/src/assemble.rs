@@ -212,8 +212,13 @@ pub(crate) fn assemble(mut evidence: Evidence, options: &Options) -> Job {
         job.attempts.entry(0).or_default();
     }
     let exits = std::mem::take(&mut evidence.exits);
+    let numbered = ranks_of(
+        &evidence.consoles,
+        &evidence.agents,
+        &exits,
+        &evidence.silent_logs,
+    );
     job.add_exits(exits, &evidence.agents, &evidence.consoles);
-    let numbered = ranks_of(&evidence.consoles, &evidence.agents, &evidence.silent_logs);
     let consoles = std::mem::take(&mut evidence.consoles);
     job.add_consoles(consoles, &evidence.agents, &numbered);
     job.match_rounds();

@@ -7,8 +7,8 @@ pub(crate) use labels::{Label, are_tasks, task};
 use crate::dress::{Plain, Whose};
 use crate::parse::begin;
 use labels::{
-    from_traceback, is_end_of_launcher, is_last_of_launcher, is_launcher, launcher_reports, split,
-    watchdogs,
+    ROOT_CAUSE, from_traceback, is_end_of_launcher, is_last_of_launcher, is_launcher, is_rule,
+    last_of_launchers, launcher_reports, split, watchdogs,
 };
 use std::collections::{BTreeMap, HashSet};
 use std::path::{Path, PathBuf};
@@ -94,6 +94,9 @@ pub(crate) fn console(path: &Path, plain: &Plain<'_>) -> Option<Console> {
         ..Console::default()
     };
     let mut in_launcher: HashSet<Option<Label>> = HashSet::new();
+    // Where the last launcher begins to end: what another says before is not its.
+    let last = last_of_launchers(&plain.text);
+    let mut in_summary: HashSet<Option<Label>> = HashSet::new();
     let mut inside = Inside::default();
     let mut by_logger = false;
     for (index, raw) in plain.text.lines().enumerate() {
@@ -103,17 +106,25 @@ pub(crate) fn console(path: &Path, plain: &Plain<'_>) -> Option<Console> {
         let (own, task, line) = split(raw, tasks);
         inside.note(own, task);
         let told = plain.whose(index).map(Label::from);
-        if own.is_none() && !matches!(told, Some(Label::Rank(_))) {
+        let speaker = own.or(told);
+        if matches!(own, None | Some(Label::Task(_))) && !matches!(told, Some(Label::Rank(_))) {
             // A launcher speaks at the end: its own traceback, then its summary.
             if is_last_of_launcher(line) {
-                in_launcher.insert(told);
+                in_launcher.insert(speaker);
+            }
+            if line.starts_with(ROOT_CAUSE) {
+                in_summary.insert(speaker);
+            }
+            if is_rule(line) && in_summary.remove(&speaker) && last > Some(index) {
+                in_launcher.remove(&speaker);
+                continue;
             }
             let own_end = !reports && is_end_of_launcher(line);
-            if in_launcher.contains(&told) || is_launcher(line) && !own_end {
+            if in_launcher.contains(&speaker) || is_launcher(line) && !own_end {
                 continue;
             }
         }
-        let Some(label) = own.or(told).or_else(|| watchdogs(line)) else {
+        let Some(label) = speaker.or_else(|| watchdogs(line)) else {
             console.unlabelled.push(from_traceback(line), index + 1);
             continue;
         };

@@ -31,13 +31,7 @@ impl Job {
                 _ => None,
             })
             .collect();
-        let listed: BTreeSet<u32> = exits
-            .iter()
-            .filter_map(|exit| match exit.who {
-                Who::Task(task) => Some(task),
-                _ => None,
-            })
-            .collect();
+        let listed: BTreeSet<u32> = exits.iter().filter_map(Exit::task).collect();
         // srun lists every task that failed, mpirun the first: with ranks beyond them, a task may be a host.
         let all_listed = spoken.is_subset(&listed);
         // mpirun gives process IDs, and tells of the first alone.

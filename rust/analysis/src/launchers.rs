@@ -1,7 +1,7 @@
 //! What launchers' logs add to a job: how each worker ended, and on which host.
 
 use crate::assemble::{HostKey, Job, RankEvidence, Status};
-use crate::logs::{AgentLog, Entry};
+use crate::logs::AgentLog;
 use crate::numbers::{Numbers, last_three};
 use crate::scan::RunPath;
 use crate::words::Words;
@@ -30,10 +30,7 @@ impl Job {
                     .find(|run| run.file_name() == Some(name.as_os_str()))
             });
             let by_rank = || {
-                let base = agent
-                    .entries
-                    .first()
-                    .and_then(|entry| entry.rank.checked_sub(entry.local_rank))?;
+                let base = agent.base()?;
                 runs.iter().find(|run| {
                     numbers.base(run, attempt) == Some(base) && !numbers.is_assumed(run, attempt)
                 })
@@ -109,10 +106,7 @@ impl Job {
                 self.attempts.entry(last).or_default();
             }
             {
-                let stated = agent
-                    .entries
-                    .first()
-                    .and_then(|entry| entry.rank.checked_sub(entry.local_rank));
+                let stated = agent.base();
                 let free = self
                     .all_ranks()
                     .map(|rank| rank.rank.saturating_add(1))
@@ -164,8 +158,7 @@ impl Job {
 
     /// Adds the workers that a launcher ended and did not list.
     fn add_unlisted(&mut self, agent: &AgentLog, attempt: u32, host: &HostKey) {
-        let base = |entry: &Entry| entry.rank.checked_sub(entry.local_rank);
-        let Some(base) = agent.entries.first().and_then(base) else {
+        let Some(base) = agent.base() else {
             return;
         };
         let name = agent.path.file_name().unwrap_or_default();

@@ -30,6 +30,8 @@ pub struct AgentLog {
     pub rounds: Vec<Round>,
     /// Whether no other launcher's words can be among these.
     pub is_alone: bool,
+    /// The task as which srun runs the launcher, where it labels the lines of each.
+    pub task: Option<u32>,
 }
 
 /// One worker in torchrun's summary.
@@ -95,6 +97,18 @@ impl AgentLog {
         self
     }
 
+    /// Returns the rank of its first worker, as its summary tells.
+    pub(crate) fn base(&self) -> Option<u32> {
+        let first = self.entries.first()?;
+        first.rank.checked_sub(first.local_rank)
+    }
+
+    /// Returns the lines at which one attempt ended and the next began.
+    pub(crate) fn ends(&self) -> Vec<usize> {
+        let ends: Vec<usize> = self.failed.iter().map(|failed| failed.line).collect();
+        ends.split_last().map_or(&[][..], |(_, ends)| ends).to_vec()
+    }
+
     /// Returns the workers that torchrun asked to end and left out of its summary: local rank, process ID.
     ///
     /// Before torch 2.7 it lists those alone that did not end by its own signal. Which is which of several is a guess, and
@@ -158,12 +172,15 @@ pub fn agents(path: &Path, text: &str) -> Vec<AgentLog> {
         lines.push('\n');
         numbers.push(index + 1);
     }
-    let of_task = |(lines, numbers): (String, Vec<usize>)| {
+    let of_task = |(task, (lines, numbers)): (Option<u32>, (String, Vec<usize>))| {
         let number = move |line: usize| numbers.get(line - 1).copied().unwrap_or(0);
         let logs = speakers(path, &lines).into_iter();
-        logs.map(move |log| log.renumbered(&number))
+        logs.map(move |log| AgentLog {
+            task,
+            ..log.renumbered(&number)
+        })
     };
-    tasks.into_values().flat_map(of_task).collect()
+    tasks.into_iter().flat_map(of_task).collect()
 }
 
 /// Returns what is said of launchers in lines that nothing but process IDs tells apart.
@@ -509,7 +526,13 @@ mod tests {
             "2026-11-29 20:01:41,461 x: ",
         ] {
             let text: String = LOG.lines().map(|line| format!("{label}{line}\n")).collect();
-            assert_eq!(agent(Path::new("a"), &text), bare, "{label}");
+            let mut found = agent(Path::new("a"), &text);
+            let task = found.task.take();
+            assert_eq!(
+                task,
+                label.strip_suffix(": ").and_then(|it| it.parse().ok())
+            );
+            assert_eq!(found, bare, "{label}");
         }
     }
 

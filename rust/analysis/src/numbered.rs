@@ -1,7 +1,8 @@
-//! Logs of one rank each, whose names end in its number: where torch's labels in some of them say the same number, it is
-//! so of those without a label, and of those in which nobody speaks.
+//! Logs of one rank each, whose names end in its number: where torch's labels in some of them say the same number, or
+//! srun tells of tasks of these numbers, it is so of those without a label, and of those in which nobody speaks.
 
 use crate::console::{Console, Label};
+use crate::exits::Exit;
 use crate::logs::AgentLog;
 use crate::speakers::rank_of_name;
 use std::collections::{BTreeMap, BTreeSet};
@@ -24,6 +25,7 @@ struct Series<'a> {
 pub(crate) fn ranks_of(
     consoles: &[Console],
     agents: &[AgentLog],
+    exits: &[Exit],
     quiet: &[PathBuf],
 ) -> BTreeMap<PathBuf, u32> {
     let mut all: BTreeMap<String, Series<'_>> = BTreeMap::new();
@@ -53,7 +55,10 @@ pub(crate) fn ranks_of(
             all.entry(name).or_default().other = true;
         }
     }
-    let told = all.into_values().filter(Series::is_of_ranks);
+    let tasks: BTreeSet<u32> = exits.iter().filter_map(Exit::task).collect();
+    let told = all
+        .into_values()
+        .filter(|series| series.is_of_ranks() || series.is_of(&tasks));
     let ranks = told.flat_map(|series| series.untold);
     ranks.map(|(rank, path)| (path.to_owned(), rank)).collect()
 }
@@ -61,10 +66,25 @@ pub(crate) fn ranks_of(
 impl Series<'_> {
     fn is_of_ranks(&self) -> bool {
         let (known, all) = (self.same.len(), self.same.len() + self.untold.len());
-        let is_there = |rank: u32| self.same.contains(&rank) || self.untold.contains_key(&rank);
-        // A log of another job would leave a gap.
-        let without_gap = (0..).zip(0..all).all(|(rank, _)| is_there(rank));
-        !self.other && known >= LEAST && known * 2 >= all && without_gap
+        self.is_whole() && known >= LEAST && known * 2 >= all
+    }
+
+    /// Whether it has logs of these tasks: one of each, where those that ended well are not told of, or of none besides.
+    fn is_of(&self, tasks: &BTreeSet<u32>) -> bool {
+        let all = self.same.len() + self.untold.len();
+        let known = tasks.iter().filter(|task| self.has(**task)).count();
+        let is_known = known == all || known == tasks.len();
+        self.is_whole() && is_known && known >= LEAST && known * 2 >= all
+    }
+
+    fn has(&self, rank: u32) -> bool {
+        self.same.contains(&rank) || self.untold.contains_key(&rank)
+    }
+
+    /// Whether it has no gap, as a log of another job would leave, and nothing in it is of several ranks.
+    fn is_whole(&self) -> bool {
+        let all = self.same.len() + self.untold.len();
+        !self.other && (0..).zip(0..all).all(|(rank, _)| self.has(rank))
     }
 }
 

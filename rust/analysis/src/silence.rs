@@ -48,7 +48,13 @@ impl Attempt<'_> {
         )];
         let alone = named.len() == 1;
         let outcome = self.outcomes.get(&rank);
-        let left_nothing = outcome.is_none_or(|outcome| outcome.finding.is_none());
+        // A traceback that is cut off before its end is a failure, of which more is not here.
+        let is_raising = |outcome: &Outcome<'_>| {
+            let words = outcome.evidence.words.as_ref();
+            words.is_some_and(|words| !words.chain.is_empty())
+        };
+        let left_nothing =
+            outcome.is_none_or(|outcome| outcome.finding.is_none() && !is_raising(outcome));
         if left_nothing {
             reasons.push("it left no error of its own".to_owned());
         }

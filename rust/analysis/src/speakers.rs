@@ -8,7 +8,7 @@ use crate::kept::Shared;
 use crate::logs::AgentLog;
 use crate::traceback;
 use crate::words::{Words, last_words};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -25,13 +25,7 @@ impl Job {
             let mut of_file = agents.iter().filter(|agent| agent.path == console.path);
             // Of several launchers' words in one log nothing tells where an attempt of one ends.
             let agent = of_file.next().filter(|_| of_file.next().is_none());
-            // The lines at which one attempt ended and the next began.
-            let ends: Vec<usize> = agent
-                .iter()
-                .flat_map(|agent| &agent.failed)
-                .map(|failed| failed.line)
-                .collect();
-            let ends = ends.split_last().map_or(&[][..], |(_, ends)| ends).to_vec();
+            let ends = agent.map_or_else(Vec::new, AgentLog::ends);
             let numbers = Numbering::of(&console, agent);
             let mut locals: Vec<(u32, Output)> = Vec::new();
             for (label, mut output) in std::mem::take(&mut console.ranks) {
@@ -49,6 +43,13 @@ impl Job {
                     }
                     None => match label {
                         Label::Local(local) => locals.push((local, output)),
+                        Label::Task(task) => {
+                            let is_its = |agent: &&AgentLog| {
+                                agent.path == console.path && agent.task == Some(task)
+                            };
+                            let its = agents.iter().find(is_its);
+                            lost += usize::from(!self.add_hosts_words(output, its));
+                        }
                         _ => lost += 1,
                     },
                 }
@@ -127,7 +128,6 @@ impl Job {
     /// Words without a label are those of a rank that ended by itself, and of which nothing else is known but that.
     fn add_nobodys(&mut self, mut console: Console, ends: &[usize]) {
         let path = std::mem::take(&mut console.path);
-        let shared = Arc::clone(&self.shared);
         if self.attempts.is_empty() {
             self.add_voices(console, &path);
             return;
@@ -137,24 +137,8 @@ impl Job {
             console.unlabelled.append(output);
         }
         let mut lost = false;
-        for (attempt, mut part) in attempts(console.unlabelled, ends) {
-            let ranks = self.attempts.get_mut(&attempt);
-            let ranks = ranks.into_iter().flat_map(BTreeMap::values_mut);
-            let whose = ranks.map(Box::as_mut);
-            let whose: Vec<&mut RankEvidence> =
-                whose.filter(|rank| rank.ended_silently(&path)).collect();
-            let alike = whose.len() <= 1
-                || says_alike(&part.text, whose.len())
-                || part.become_common(whose.len());
-            if !alike || whose.is_empty() {
-                self.hearsay
-                    .extend(Hearsay::of(&path, &part.text, &part.lines));
-            }
-            lost |= !alike;
-            for rank in whose.into_iter().filter(|_| alike) {
-                rank.set_words(&part, &path, &shared);
-                rank.output_shared = true;
-            }
+        for (attempt, part) in attempts(console.unlabelled, ends) {
+            lost |= self.add_common(attempt, part, &path, |_| true) == Whose::Unclear;
         }
         self.nobodys_words |= lost;
         if lost {
@@ -166,7 +150,66 @@ impl Job {
     }
 }
 
+/// Whose some words without a label are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Whose {
+    /// Those of all ranks that they may be of.
+    Known,
+    Nobodys,
+    /// Some rank's, of several.
+    Unclear,
+}
+
 impl Job {
+    /// Adds what the ranks of one launcher say, which srun labels as one task; returns whether it is any rank's.
+    fn add_hosts_words(&mut self, output: Output, launcher: Option<&AgentLog>) -> bool {
+        let Some((launcher, base)) = launcher.and_then(|it| Some((it, it.base()?))) else {
+            return false;
+        };
+        let failed = launcher.failed.iter();
+        let failed = failed.map(|failed| base.saturating_add(failed.local_rank));
+        let listed = launcher.entries.iter().map(|entry| entry.rank);
+        let own: BTreeSet<u32> = failed.chain(listed).collect();
+        let parts = attempts(output, &launcher.ends()).into_iter();
+        let whose = parts.map(|(attempt, part)| {
+            self.add_common(attempt, part, &launcher.path, |rank| own.contains(&rank))
+        });
+        whose.collect::<Vec<_>>().contains(&Whose::Known)
+    }
+
+    /// Adds words without a label to the ranks that ended by themselves and of which nothing else is known but that.
+    fn add_common(
+        &mut self,
+        attempt: u32,
+        mut part: Output,
+        path: &Path,
+        is_its: impl Fn(u32) -> bool,
+    ) -> Whose {
+        let shared = Arc::clone(&self.shared);
+        let ranks = self.attempts.get_mut(&attempt);
+        let ranks = ranks.into_iter().flat_map(BTreeMap::values_mut);
+        let ranks = ranks.map(Box::as_mut).filter(|rank| is_its(rank.rank));
+        let whose: Vec<&mut RankEvidence> =
+            ranks.filter(|rank| rank.ended_silently(path)).collect();
+        let alike = whose.len() <= 1
+            || says_alike(&part.text, whose.len())
+            || part.become_common(whose.len());
+        let found = match whose.len() {
+            _ if !alike => Whose::Unclear,
+            0 => Whose::Nobodys,
+            _ => Whose::Known,
+        };
+        if found != Whose::Known {
+            self.hearsay
+                .extend(Hearsay::of(path, &part.text, &part.lines));
+        }
+        for rank in whose.into_iter().filter(|_| alike) {
+            rank.set_words(&part, path, &shared);
+            rank.output_shared = true;
+        }
+        found
+    }
+
     /// Adds what processes say of which not even the number is known: each traceback at the end of a log is one's.
     fn add_voices(&mut self, console: Console, path: &Path) {
         let shared = Arc::clone(&self.shared);
@@ -293,9 +336,8 @@ struct Numbering {
 
 impl Numbering {
     fn of(console: &Console, agent: Option<&AgentLog>) -> Self {
-        let entry = agent.and_then(|agent| agent.entries.first());
         Self {
-            base: entry.and_then(|entry| entry.rank.checked_sub(entry.local_rank)),
+            base: agent.and_then(AgentLog::base),
             has_ranks: console
                 .ranks
                 .keys()

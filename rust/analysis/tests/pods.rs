@@ -147,3 +147,33 @@ fn numbers_in_names_that_are_no_ranks_tell_nothing() {
         assert_eq!(cause(&found).0, None, "{names:?}");
     }
 }
+
+#[test]
+fn what_another_launcher_saw_is_not_lost_behind_a_summary() {
+    let crash = "terminate called after throwing an instance of 'std::runtime_error'\n  what():  bad frame\n";
+    let rule = "=".repeat(60) + "\n";
+    let zero = labelled("[rank0]: ", PEER) + &failed(0) + &summary("node0", 0, 0) + &rule;
+    let one = crash.to_owned() + &failed(0).replace("exitcode: 1", "exitcode: -6");
+    let one = one + &summary("node1", 1, 0).replace("exitcode  : 1", "exitcode  : -6") + &rule;
+    let one = one.replace("pid: 20", "pid: 30");
+    for logs in [[&zero, &one], [&one, &zero]] {
+        let job = Job::new("two-logs");
+        job.write("job.log", logs.map(String::as_str).concat());
+        let found = job.report();
+        assert_eq!(
+            (cause(&found).0, cause(&found).1),
+            (Some(1), "cpp_exception")
+        );
+    }
+}
+
+#[test]
+fn another_ranks_line_before_what_an_exception_says_hides_nothing() {
+    let text = "terminate called after throwing an instance of 'gloo::EnforceNotMet'\nstep 0\n  what():  [enforce fail at pair.cc:446] op.preamble.length <= op.nbytes. 64 vs 8\n";
+    let lost = labelled("[rank1]: ", PEER) + &labelled("[rank2]: ", PEER);
+    let status = failed(0).replace("exitcode: 1", "exitcode: -6");
+    let summary = summary("node0", 0, 0).replace("exitcode  : 1", "exitcode  : -6");
+    let job = Job::new("mixed");
+    job.write("job.log", text.to_owned() + &lost + &status + &summary);
+    assert_eq!(cause(&job.report()).1, "collective_mismatch");
+}

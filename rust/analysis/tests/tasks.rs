@@ -147,3 +147,62 @@ fn launchers_under_srun_are_told_apart_by_their_tasks() {
     assert_eq!(found.root_cause.expect("a cause").host, "");
     assert_eq!(found.ranks.collateral, "0-1");
 }
+
+#[test]
+fn what_srun_labels_as_a_launchers_is_its_ranks() {
+    const ELASTIC: &str = "torch/distributed/elastic/multiprocessing/api.py";
+    let launcher = |node: u32, rank: u32, status: i32| {
+        let own = format!(
+            "E1129 16:33:27.4 1 {ELASTIC}:1002] failed (exitcode: {status}) local_rank: 0 (pid: 20) of binary: python\n\
+             Traceback (most recent call last):\n  File \"/bin/torchrun\", line 8, in <module>\n    sys.exit(main())\n\
+             torch.distributed.elastic.multiprocessing.errors.ChildFailedError: \nFailures:\n  <NO_OTHER_FAILURES>\n\
+             Root Cause (first observed failure):\n[0]:\n  time      : 2026-11-29_16:33:26\n  host      : node{node}\n  \
+             rank      : {rank} (local_rank: 0)\n  exitcode  : {status} (pid: 20)\n  error_file: <N/A>\n  traceback : x\n"
+        );
+        labelled(&format!("{node}: "), &own)
+    };
+    let lost = hooked(&[(0, 0), (0, 1), (1, 3)], PEER);
+    let said = labelled("0: ", "step 1\nstep 2\n") + &labelled("1: ", MISMATCH);
+    let found = report(&(said + &lost + &launcher(0, 0, 1) + &launcher(1, 2, -6)));
+    assert_eq!(cause(&found).1, "collective_mismatch");
+    // Of a rank that says nothing the launcher's own exception is no word.
+    let found = report(&(lost + &launcher(0, 0, 1) + &launcher(1, 2, -9)));
+    assert_eq!(cause(&found), (Some(2), "killed_unknown", Confidence::High));
+}
+
+#[test]
+fn logs_of_the_tasks_that_srun_tells_of_are_the_ranks() {
+    let wait = "torch.distributed.DistStoreError: wait timeout after 12000ms, keys: /default_pg/0//cpu//0/0";
+    let joined = "torch.distributed.DistStoreError: Timed out after 13 seconds waiting for clients. 3/4 clients joined.";
+    let job = Job::new("task-logs");
+    for (task, error) in [joined, wait, wait].into_iter().enumerate() {
+        job.write(&format!("task-{task}.out"), traceback(error));
+    }
+    job.write("task-3.out", "");
+    let tasks = [(0, FAILED), (1, FAILED), (2, FAILED), (3, "Terminated")];
+    job.write("slurm-4711.out", ended(&tasks));
+    let found = job.report();
+    let root = found.root_cause.as_ref().expect("a cause");
+    assert_eq!((root.rank, root.host.as_str()), (Some(3), "node1"));
+    assert_eq!(found.ranks.collateral, "0-2");
+}
+
+#[test]
+fn the_store_tells_how_many_ranks_it_waited_for() {
+    let joined = "torch.distributed.DistStoreError: Timed out after 13 seconds waiting for clients. 3/4 clients joined.";
+    let text = hooked(&[(0, 0)], joined) + &hooked(&[(1, 1), (2, 2)], TIMEOUT);
+    let found = report(&text);
+    assert_eq!((cause(&found).0, found.job.world_size), (Some(3), 4));
+    assert!(cause(&found).2 < Confidence::High);
+}
+
+#[test]
+fn a_rank_in_the_middle_of_a_traceback_is_not_surely_the_one_that_never_came() {
+    let wait = "torch.distributed.DistStoreError: wait timeout after 8000ms, keys: /default_pg/0//cpu//0/0";
+    let begun = "Traceback (most recent call last):\n  File \"/j/train.py\", line 9, in main\n";
+    let others = labelled("1: ", &traceback(wait)) + &labelled("2: ", &traceback(wait));
+    let found = report(&(others.clone() + &labelled("0: ", begun)));
+    assert!(cause(&found).2 < Confidence::High, "{:?}", found.root_cause);
+    let found = report(&(others + &labelled("0: ", "loading\n")));
+    assert_eq!(cause(&found).0, Some(0));
+}

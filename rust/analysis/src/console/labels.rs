@@ -152,9 +152,25 @@ pub(super) fn is_launcher(line: &str) -> bool {
     of_torch || line.contains("] [launch.py:")
 }
 
+/// The title of the last part of a launcher's summary. Source: torch/distributed/elastic/multiprocessing/errors/__init__.py
+pub(super) const ROOT_CAUSE: &str = "Root Cause (first observed failure)";
+
+/// Whether a line is a rule, as above and below a launcher's summary.
+pub(super) fn is_rule(line: &str) -> bool {
+    line.len() >= 20 && line.bytes().all(|byte| byte == b'=')
+}
+
+/// Returns the index of the last line in which a launcher says that it ends its workers, or that one has failed.
+pub(super) fn last_of_launchers(text: &str) -> Option<usize> {
+    let words = ["failed (exitcode: ", " closing signal "];
+    let last = |words: &str| memchr::memmem::rfind(text.as_bytes(), words.as_bytes());
+    let at = words.into_iter().filter_map(last).max()?;
+    Some(memchr::memchr_iter(b'\n', &text.as_bytes()[..at]).count())
+}
+
 /// Whether a launcher says of its workers how they ended.
 pub(super) fn launcher_reports(text: &str) -> bool {
-    const WORDS: &[&str] = &["failed (exitcode: ", "Root Cause (first observed failure)"];
+    const WORDS: &[&str] = &["failed (exitcode: ", ROOT_CAUSE];
     WORDS
         .iter()
         .any(|words| memchr::memmem::find(text.as_bytes(), words.as_bytes()).is_some())

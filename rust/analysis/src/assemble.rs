@@ -136,24 +136,12 @@ pub(crate) fn assemble(mut evidence: Evidence, options: &Options) -> Job {
         .into_iter()
         .enumerate()
     {
-        let section = record.failure.section.as_deref();
-        let stated = section.and_then(|section| section.rank.rank);
+        let stated = record.identity.rank;
         let attempt = attempt_of(&record);
         let from_slot = record.slot.as_ref().and_then(|slot| numbers.rank(slot));
         let by_name = loose.get(&index).copied().unwrap_or_default();
         let rank = stated.or(from_slot).unwrap_or(by_name.0);
-        let local_rank = section
-            .and_then(|section| section.rank.local_rank)
-            .or(record.slot.as_ref().map(|slot| slot.local_rank));
-        let host = match &record.slot {
-            Some(slot) => HostKey::Run(slot.run.clone()),
-            None => HostKey::Name(
-                section
-                    .map(|section| section.host.name.clone())
-                    .unwrap_or_default(),
-            ),
-        };
-        let entry = job.rank(attempt, rank, local_rank, host);
+        let entry = job.rank(attempt, rank, local_rank_of(&record), host_of(&record));
         if stated.or(from_slot).is_none() {
             nameless += usize::from(!by_name.1 && !entry.nameless);
             entry.assumed = !by_name.1;
@@ -236,16 +224,22 @@ fn archived(path: &Path) -> Option<(u32, u32, HostKey)> {
 
 pub(crate) fn attempt_of(record: &Record) -> u32 {
     let slot = record.slot.as_ref().map(|slot| slot.attempt);
-    let stated = || {
-        record
-            .failure
-            .section
-            .as_ref()
-            .and_then(|section| section.rank.attempt)
-    };
-    slot.or_else(stated)
+    slot.or(record.identity.attempt)
         .or_else(|| crate::scan::attempt_of(record.path.parent()?))
         .unwrap_or(0)
+}
+
+fn local_rank_of(record: &Record) -> Option<u32> {
+    let slot = record.slot.as_ref().map(|slot| slot.local_rank);
+    record.identity.local_rank.or(slot)
+}
+
+fn host_of(record: &Record) -> HostKey {
+    let stated = || Some(record.failure.section.as_ref()?.host.name.clone());
+    match &record.slot {
+        Some(slot) => HostKey::Run(slot.run.clone()),
+        None => HostKey::Name(stated().unwrap_or_default()),
+    }
 }
 
 impl Job {
@@ -296,7 +290,7 @@ impl Job {
             entry.nameless |= is_alone;
             let known = entry.black_box.as_ref();
             if known.is_none_or(|known| known.content.install_ns < content.install_ns) {
-                entry.black_box = Some(boxed);
+                entry.black_box = Some(Box::new(boxed));
             }
         }
         if without_rank > 0 {
@@ -308,23 +302,15 @@ impl Job {
 
     /// Adds a snapshot; without a rank it says nothing.
     fn add_terminated(&mut self, record: Record, numbers: &Numbers) {
-        let section = record.failure.section.as_deref();
-        let stated = section.and_then(|section| section.rank.rank);
+        let stated = record.identity.rank;
         let from_slot = record.slot.as_ref().and_then(|slot| numbers.rank(slot));
         let Some(rank) = stated.or(from_slot) else {
             return;
         };
-        let local_rank = section
-            .and_then(|section| section.rank.local_rank)
-            .or(record.slot.as_ref().map(|slot| slot.local_rank));
-        let host = match (&record.slot, section) {
-            (Some(slot), _) => HostKey::Run(slot.run.clone()),
-            (None, Some(section)) => HostKey::Name(section.host.name.clone()),
-            (None, None) => HostKey::Name(String::new()),
-        };
+        let (local_rank, host) = (local_rank_of(&record), host_of(&record));
         let entry = self.rank(attempt_of(&record), rank, local_rank, host);
         // The first in order of names is the snapshot itself.
-        entry.terminated.get_or_insert(record);
+        entry.terminated.get_or_insert_with(|| Box::new(record));
     }
 
     fn add_slot(&mut self, slot: Slot, numbers: &Numbers) {

@@ -30,7 +30,11 @@ pub struct Finding {
 
 impl Finding {
     /// Returns what a rule says of a failure that points at nobody.
-    pub(crate) fn plain(rule: &'static Rule, fingerprint: Fingerprint, headline: String) -> Self {
+    pub(crate) fn plain(
+        rule: &'static Rule,
+        fingerprint: Fingerprint,
+        headline: impl Into<Arc<str>>,
+    ) -> Self {
         Self {
             rule,
             pointers: Vec::new(),
@@ -126,7 +130,7 @@ fn stopped(failure: &Failure, section: Option<&Section>) -> Option<Finding> {
     let fingerprint = Fingerprint::of(&rule.category, "", "", std::iter::empty());
     Some(Finding {
         pointers: rule.pointers(&failure.message),
-        ..Finding::plain(rule, fingerprint, failure.message.as_str().into())
+        ..Finding::plain(rule, fingerprint, failure.message.as_str())
     })
 }
 

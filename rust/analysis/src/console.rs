@@ -211,11 +211,13 @@ impl Output {
             return;
         }
         let lines: Vec<&str> = self.text.lines().collect();
-        // What NCCL says of its error code is the second line of torch's message, and looks like another exception.
+        // What NCCL says of its error code is the second line of a message, and looks like another exception.
         let goes_on = |at: usize| {
             let before = at.checked_sub(1).map_or("", |before| lines[before]);
-            lines[at].starts_with("nccl") && before.contains("NCCL error in: ")
+            let of_message = before.contains("NCCL error in: ") || before.starts_with("  what():");
+            lines[at].starts_with("nccl") && of_message
         };
+        let is_frame = |line: &&&str| line.starts_with("  ") && !line.starts_with("  what():");
         let is_end = |at: &usize| crate::traceback::is_headline(lines[*at]) && !goes_on(*at);
         let last = (0..lines.len()).rev().find(is_end);
         if last.is_none_or(|last| !crate::hearsay::is_near_end(&lines[last + 1..])) {
@@ -225,7 +227,7 @@ impl Output {
         let begins: Vec<usize> = ends
             .map(|end| {
                 let stack = lines[..end].iter().rev();
-                end - stack.take_while(|line| line.starts_with("  ")).count()
+                end - stack.take_while(is_frame).count()
             })
             .collect();
         if begins.is_empty() || begins.len() > MAX_BEGUN {
@@ -466,6 +468,15 @@ mod tests {
             read(&labelled("[rank2]: ", text)).ranks[&Label::Rank(2)].text,
             begun
         );
+    }
+
+    #[test]
+    fn what_a_cpp_exception_says_begins_no_traceback() {
+        let text = "terminate called after throwing an instance of 'std::runtime_error'\n  what():  NCCL error: remote process exited or there was a network error, NCCL version 2.14.3\nncclRemoteError: A call failed possibly due to a network error.\n";
+        assert_eq!(read(text).unlabelled.text, text);
+        let after = text.replace("ncclRemoteError: ", "other.RemoteError: ");
+        let begun = after.replace("other.", "Traceback (most recent call last):\nother.");
+        assert_eq!(read(&after).unlabelled.text, begun);
     }
 
     #[test]

@@ -324,5 +324,10 @@ impl Attempt<'_> {
 
 /// Returns `1 rank`, `3 ranks`.
 pub(crate) fn count(number: usize, what: &str) -> String {
-    format!("{number} {what}{}", if number == 1 { "" } else { "s" })
+    let ending = match number {
+        1 => "",
+        _ if what.ends_with('s') => "es",
+        _ => "s",
+    };
+    format!("{number} {what}{ending}")
 }

@@ -26,14 +26,10 @@ impl RankEvidence {
         let children = self.others.iter().enumerate();
         let children = children.filter(|(_, record)| is_final(record) && fits(record));
         // What it failed for is the last that happened before: of what came earlier it lived on.
-        let last = children.max_by_key(|(_, child)| child.failure.time_ns);
+        let last = children.max_by_key(|(_, child)| child.time_ns);
         let Some((index, child)) = last else { return };
-        let ended = self
-            .record
-            .as_ref()
-            .and_then(|record| record.failure.time_ns);
+        let ended = self.record.as_ref().and_then(|record| record.time_ns);
         if child
-            .failure
             .time_ns
             .zip(ended)
             .is_some_and(|(child, ended)| child > ended)
@@ -75,8 +71,7 @@ fn is_final(record: &Record) -> bool {
 
 /// Whether a text names the child: `DataLoader worker (pid 4242) is killed by signal`, or as our own records do.
 fn is_named(child: &Record, message: &str) -> bool {
-    let section = child.failure.section.as_ref();
-    let pid = section.and_then(|section| section.process.pid);
+    let pid = child.identity.pid;
     pid.is_some_and(|pid| names_worker(pid, message) || hands_on(pid, message))
 }
 

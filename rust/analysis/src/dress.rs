@@ -274,6 +274,10 @@ mod tests {
                 "(RayTrainWorker pid=42, ip=10.0.0.2) ",
             ),
             ("trainer-0  | ", "trainer-1  | "),
+            (
+                "2026-11-29 16:33:26 [trainer-0, unknown_ip] ",
+                "2026-11-29 16:33:27 [trainer-1, unknown_ip] ",
+            ),
         ] {
             let text = format!("{one}a\n{two}b\n{one}  c\n");
             let plain = plain(&text);

@@ -1,6 +1,7 @@
 //! How processes ended, in the words of launchers that are not torchrun: srun, mpirun, spawn, Lightning, shells, DeepSpeed,
 //! vLLM.
 
+mod crashes;
 mod mpi;
 
 use firstfault_format::signals;
@@ -243,17 +244,20 @@ const FORMS: &[Form] = &[
     },
 ];
 
+fn forms() -> impl Iterator<Item = &'static Form> {
+    FORMS.iter().chain(crashes::FORMS)
+}
+
 /// Returns what launchers say in a log of how processes ended, in its order.
 pub(crate) fn exits(path: &Path, text: &str) -> Vec<Exit> {
     static PATTERNS: LazyLock<Vec<Regex>> = LazyLock::new(|| {
-        let patterns = FORMS.iter().map(|form| Regex::new(form.pattern));
+        let patterns = forms().map(|form| Regex::new(form.pattern));
         patterns
             .map(|pattern| pattern.expect("a constant"))
             .collect()
     });
     let has = |literal: &str| memchr::memmem::find(text.as_bytes(), literal.as_bytes()).is_some();
-    let forms: Vec<(&Form, &Regex)> = FORMS
-        .iter()
+    let forms: Vec<(&Form, &Regex)> = forms()
         .zip(PATTERNS.iter())
         .filter(|(form, _)| has(form.literal))
         .collect();
@@ -294,6 +298,7 @@ pub(crate) fn exits(path: &Path, text: &str) -> Vec<Exit> {
             }
         }
     }
+    crashes::drop_told_better(&mut found);
     if found.is_empty() {
         found.extend(of_shell(path, text));
     }
@@ -428,6 +433,22 @@ mod tests {
             (
                 "=   BAD TERMINATION OF ONE OF YOUR APPLICATION PROCESSES\n=   PID 4711 RUNNING AT node1\n=   EXIT CODE: 139\n",
                 (Unknown, 139, false),
+            ),
+            (
+                "[node1:4711] *** Process received signal ***\n[node1:4711] Signal: Segmentation fault (11)\n[node1:4711] Signal code: Address not mapped (1)\n",
+                (Unknown, -11, false),
+            ),
+            (
+                "[1,4]<stderr>:[node1:4711] Signal: Bus error (7)",
+                (Task(4), -7, false),
+            ),
+            (
+                "[node1:4711 :0:4733] Caught signal 7 (Bus error: nonexistent physical address)",
+                (Unknown, -7, false),
+            ),
+            (
+                "[node1:4711:0:4711] Caught signal 11 (Segmentation fault: address not mapped to object at address 0x10)\nmpirun noticed that process rank 3 with PID 4711 on node node1 exited on signal 11 (Segmentation fault).",
+                (Task(3), -11, false),
             ),
             (
                 "torch.multiprocessing.spawn.ProcessExitedException: process 2 terminated with signal SIGSEGV",

@@ -1,10 +1,10 @@
 //! What a log says of a failure of which nothing tells whose it was: the last resort, where no rank is known to have failed.
 
-use crate::classify::{Role, Rule, rules};
+use crate::classify::{self, Role, Rule, rules};
 use crate::decide::{Attempt, Decision, Subject};
 use crate::ending::is_teardown;
 use crate::schema::Confidence;
-use crate::traceback::{is_headline, split};
+use crate::traceback::{chain, has_start, is_headline, split};
 use std::path::{Path, PathBuf};
 
 /// A line that says what failed, and not whose it is.
@@ -15,6 +15,8 @@ pub(crate) struct Hearsay {
     path: PathBuf,
     /// Its number in the log, from 1.
     number: usize,
+    /// The rank that a launcher names in the same log.
+    pub(crate) rank: Option<u32>,
 }
 
 /// A program that went on says more than this after what it survived.
@@ -45,6 +47,15 @@ pub(crate) fn last(text: &str) -> Option<(usize, &'static Rule)> {
     }
     let ((_, index), rule) = best?;
     Some((index, rule))
+}
+
+/// Returns the one rank of which a launcher says, in no more than that, that it failed.
+pub(crate) fn named_rank(text: &str) -> Option<u32> {
+    let rule = rules().by_id("ray-train-worker");
+    let lines = text.lines().filter(|line| line.ends_with(" has failed."));
+    let mut named = lines.flat_map(|line| rule.pointers(line));
+    let first = named.next()?;
+    named.all(|rank| rank == first).then_some(first)
 }
 
 /// Whether a line is a program's own, of the kind that follows what it survived.
@@ -78,15 +89,26 @@ fn judged(line: &str) -> Option<(usize, &'static Rule)> {
         "[F",
         "undefined symbol",
         "Fatal",
+        "NVRM: Xid ",
+        "EI00",
+        "EJ00",
+        "(errno: 110 - ",
+        "(errno: 113 - ",
+        " has failed.",
     ];
     let line = line.trim();
     if !LOOKS.iter().any(|look| line.contains(look)) {
         return None;
     }
-    let exception = is_headline(line);
-    let class = if exception { split(line).0 } else { "" };
-    let rule = rules().by_text(class, line, "");
-    let rule = rule.or_else(|| exception.then(|| rules().by_id("exception")))?;
+    let rule = match call_stack(line) {
+        Some(stack) => classify::texts(&chain(&stack), &stack).rule,
+        None => {
+            let exception = is_headline(line);
+            let class = if exception { split(line).0 } else { "" };
+            let rule = rules().by_text(class, line, "");
+            rule.or_else(|| exception.then(|| rules().by_id("exception")))?
+        }
+    };
     let order = match rule.role {
         _ if rule.generic => 4,
         Role::Primary => 0,
@@ -95,6 +117,15 @@ fn judged(line: &str) -> Option<(usize, &'static Rule)> {
         Role::Collateral | Role::Host => 3,
     };
     Some((order, rule))
+}
+
+/// Reads the traceback in an error file's JSON that torchrun prints into its log, line by line.
+///
+/// Source: torch/distributed/elastic/multiprocessing/errors/error_handler.py
+fn call_stack(line: &str) -> Option<String> {
+    let value = line.strip_prefix("\"py_callstack\": ")?;
+    let stack: String = serde_json::from_str(value.trim_end_matches(',')).ok()?;
+    has_start(&stack).then_some(stack)
 }
 
 impl Hearsay {
@@ -111,6 +142,7 @@ impl Hearsay {
             line: text.lines().nth(index)?.trim().to_owned(),
             path: path.to_owned(),
             number: numbers.get(index).copied().unwrap_or(0),
+            rank: None,
         })
     }
 }
@@ -137,11 +169,12 @@ impl Attempt<'_> {
             return decision;
         }
         let name = words.path.file_name().unwrap_or_default().to_string_lossy();
-        let reason = format!(
-            "nothing tells whose words these are: {} ({name}:{})",
-            crate::verdict::first_line(&words.line),
-            words.number
-        );
+        let whose = match words.rank {
+            Some(_) => "its launcher names it, and says no more than this",
+            None => "nothing tells whose words these are",
+        };
+        let line = crate::verdict::first_line(&words.line);
+        let reason = format!("{whose}: {line} ({name}:{})", words.number);
         let before = decision.unwrap_or(Decision {
             subject: Subject::Job(None),
             rule: words.rule,
@@ -152,6 +185,7 @@ impl Attempt<'_> {
         });
         let reasons = [reason].into_iter().chain(before.reasons).collect();
         Some(Decision {
+            subject: words.rank.map_or(before.subject, Subject::Rank),
             rule: words.rule,
             confidence: Confidence::Low,
             reasons,
@@ -174,6 +208,22 @@ mod tests {
         assert_eq!(read(text), Some((2, "shared-memory")));
         assert_eq!(read("ValueError: x\n"), Some((0, "program-error")));
         assert_eq!(read("Whatever.SomeError: x\n"), Some((0, "exception")));
+    }
+
+    #[test]
+    fn an_error_files_call_stack_is_read_in_a_log() {
+        let stack = "Traceback (most recent call last):\\n  File \\\"/t/elastic/rendezvous/c10d_rendezvous_backend.py\\\", line 146, in _create_tcp_store\\n    host\\nRuntimeError: connect() timed out. Original timeout was 60000 ms.\\n\\nThe above exception was the direct cause of the following exception:\\n\\nTraceback (most recent call last):\\n  File \\\"/t/run.py\\\", line 1, in main\\n    f()\\nRendezvousConnectionError: The connection to the C10d store has failed.\\n";
+        let text = format!(
+            "[ERROR] error_handler: {{\n    \"message\": \"RendezvousConnectionError: The connection to the C10d store has failed.\",\n      \"py_callstack\": \"{stack}\",\n"
+        );
+        assert_eq!(read(&text), Some((2, "rendezvous-unreachable")));
+    }
+
+    #[test]
+    fn an_unreachable_store_may_be_all_that_is_told() {
+        let warning = "[W socket.cpp:601] [c10d] The client socket has failed to connect to [node0]:43461 (errno: 113 - No route to host).\n";
+        assert_eq!(read(warning), Some((0, "store-unreachable")));
+        assert_eq!(read(&warning.replace("113", "99")), None);
     }
 
     #[test]

@@ -47,7 +47,7 @@ fn fallout(attempt: &Attempt<'_>) -> String {
     let mut said: BTreeMap<&str, usize> = BTreeMap::new();
     for outcome in attempt.outcomes.values() {
         if matches!(outcome.end, End::Collateral | End::Timeout) {
-            *said.entry(outcome.title.as_str()).or_default() += 1;
+            *said.entry(&*outcome.title).or_default() += 1;
         }
     }
     let most = said

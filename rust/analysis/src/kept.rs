@@ -7,7 +7,7 @@ pub(crate) use shared::Shared;
 
 use crate::classify::{self, Finding, Role};
 use crate::error::Error;
-use crate::failure::{Breadcrumb, Clock, Deferred, Failure, Frame, Host, Rank, Section, Survived};
+use crate::failure::{Breadcrumb, Clock, Deferred, Failure, Frame, Host, Section, Survived};
 use crate::parse;
 use crate::scan::{FileRole, SlotKey};
 use crate::traceback::{self, FrameRef, is_library};
@@ -27,7 +27,36 @@ pub(crate) struct Record {
     pub(crate) path: PathBuf,
     pub(crate) slot: Option<SlotKey>,
     pub(crate) role: FileRole,
+    pub(crate) identity: Identity,
+    /// In nanoseconds since the Unix epoch.
+    pub(crate) time_ns: Option<i64>,
     pub(crate) failure: Box<Kept>,
+}
+
+/// What a record states of its process and of the place of that in the job: what records are sorted by, and so not with
+/// the rest, each of which lies elsewhere in memory.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Identity {
+    pub(crate) rank: Option<u32>,
+    pub(crate) local_rank: Option<u32>,
+    pub(crate) world_size: Option<u32>,
+    pub(crate) attempt: Option<u32>,
+    pub(crate) pid: Option<u32>,
+    /// In nanoseconds since the Unix epoch.
+    pub(crate) start_time_ns: Option<i64>,
+}
+
+impl Identity {
+    fn of(section: &Section) -> Self {
+        Self {
+            rank: section.rank.rank,
+            local_rank: section.rank.local_rank,
+            world_size: section.rank.world_size,
+            attempt: section.rank.attempt,
+            pid: section.process.pid,
+            start_time_ns: section.process.start_time_ns,
+        }
+    }
 }
 
 /// What is kept of a [`Failure`].
@@ -35,7 +64,6 @@ pub(crate) struct Record {
 pub(crate) struct Kept {
     pub(crate) message: Arc<str>,
     pub(crate) error_code: Option<i64>,
-    pub(crate) time_ns: Option<i64>,
     pub(crate) whole_seconds: bool,
     pub(crate) notes: Vec<String>,
     /// What the rules make of it.
@@ -54,20 +82,12 @@ pub(crate) struct KeptSection {
     pub(crate) signal: Option<i32>,
     pub(crate) clock: Option<Clock>,
     pub(crate) host: Arc<Host>,
-    pub(crate) process: KeptProcess,
-    pub(crate) rank: Rank,
+    pub(crate) run_id: Option<String>,
     pub(crate) step: Option<i64>,
     pub(crate) breadcrumbs: Vec<Breadcrumb>,
     pub(crate) deferred: Option<Box<Deferred>>,
     /// The errors that it had deferred before it failed in another way.
     pub(crate) deferred_before: Vec<Survived>,
-}
-
-/// What tells one process from another of its host.
-#[derive(Debug)]
-pub(crate) struct KeptProcess {
-    pub(crate) pid: Option<u32>,
-    pub(crate) start_time_ns: Option<i64>,
 }
 
 impl Record {
@@ -123,6 +143,7 @@ impl Record {
             }
             (finding, frames, native_place)
         });
+        let identity = failure.section.as_deref().map(Identity::of);
         let section = failure.section.map(|section| {
             let mut section = Box::new(KeptSection::new(*section, shared));
             if section.is_vain(&finding) {
@@ -134,6 +155,8 @@ impl Record {
             path,
             slot,
             role,
+            identity: identity.unwrap_or_default(),
+            time_ns: failure.time_ns,
             failure: Box::new(Kept {
                 // Most texts are their own headline.
                 message: match *finding.headline == *failure.message {
@@ -141,7 +164,6 @@ impl Record {
                     false => failure.message.into(),
                 },
                 error_code: failure.error_code,
-                time_ns: failure.time_ns,
                 whole_seconds: failure.whole_seconds,
                 notes: failure.notes,
                 finding,
@@ -162,11 +184,7 @@ impl KeptSection {
             signal: section.signal.map(|signal| signal.number),
             clock: section.clock,
             host: shared.host(section.host),
-            process: KeptProcess {
-                pid: section.process.pid,
-                start_time_ns: section.process.start_time_ns,
-            },
-            rank: section.rank,
+            run_id: section.rank.run_id,
             step: section.step,
             breadcrumbs: latest(section.breadcrumbs),
             deferred: section.deferred.map(Box::new),

@@ -184,7 +184,7 @@ impl Job {
         agent.entries.iter().find_map(|entry| {
             let record = ranks.get(&entry.rank)?.record.as_ref()?;
             entry.error_file.as_ref()?;
-            let offset = entry.local_time? - record.failure.time_ns? / 1_000_000_000;
+            let offset = entry.local_time? - record.time_ns? / 1_000_000_000;
             let zone = (offset as f64 / 900.0).round() as i64 * 900;
             ((offset - zone).abs() <= 2 && zone.abs() <= 15 * 3600).then_some(zone)
         })

@@ -19,6 +19,7 @@ pub mod classify;
 pub mod error;
 pub mod failure;
 pub mod groups;
+mod literals;
 pub mod logs;
 pub mod parse;
 pub mod report;

@@ -5,8 +5,10 @@
 use crate::console::{are_tasks, task};
 use crate::date::local_seconds;
 use crate::rendezvous::{Round, rounds};
+use aho_corasick::AhoCorasick;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
+use std::sync::LazyLock;
 
 /// What one launcher's log says.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -368,6 +370,21 @@ fn is_anothers(known: &[Entry], summary: &[Entry]) -> bool {
 
 /// Reads a line of a launcher's own, and gives it to the launcher that wrote it.
 fn other(speakers: &mut Vec<(Option<u32>, AgentLog)>, path: &Path, line: &str, line_number: usize) {
+    // Of a program's millions of lines none has any of these.
+    static WORDS: LazyLock<AhoCorasick> = LazyLock::new(|| {
+        let words = [
+            "failed (exitcode: ",
+            "Sending process ",
+            "Unable to shutdown process ",
+            "worker group successfully finished",
+            "death signal, shutting down workers",
+            "SignalException: Process ",
+        ];
+        AhoCorasick::new(words).expect("a few short texts")
+    });
+    if !WORDS.is_match(line) {
+        return;
+    }
     let mut said = AgentLog::default();
     if let Some((_, rest)) = line.split_once("failed (exitcode: ") {
         let found = || {

@@ -28,10 +28,7 @@ impl Numbers {
     pub(crate) fn of(evidence: &Evidence) -> Self {
         let mut numbers = Self::default();
         for record in &evidence.records {
-            let section = record.failure.section.as_ref();
-            if let (Some(slot), Some(rank)) =
-                (&record.slot, section.and_then(|section| section.rank.rank))
-            {
+            if let (Some(slot), Some(rank)) = (&record.slot, record.identity.rank) {
                 numbers.set(slot, rank);
             }
         }
@@ -214,15 +211,11 @@ pub(crate) fn last_three(error_file: &Path) -> Option<PathBuf> {
 /// `rank_3.json`, `error_3.json`, `3.json` and `rank3/error.json` tell; the others are numbered as they come.
 pub(crate) fn loose_ranks(evidence: &Evidence, known: &Numbers) -> HashMap<usize, (u32, bool)> {
     let records = &evidence.records;
-    let stated = |record: &Record| {
-        let section = record.failure.section.as_ref();
-        section.is_some_and(|section| section.rank.rank.is_some())
-    };
     let loose = || {
         records
             .iter()
             .enumerate()
-            .filter(|(_, record)| record.slot.is_none() && !stated(record))
+            .filter(|(_, record)| record.slot.is_none() && record.identity.rank.is_none())
     };
     if loose().next().is_none() {
         return HashMap::new();
@@ -231,10 +224,8 @@ pub(crate) fn loose_ranks(evidence: &Evidence, known: &Numbers) -> HashMap<usize
         .slots
         .iter()
         .filter_map(|slot| known.rank(&slot.key));
-    let sections = records
-        .iter()
-        .filter_map(|record| record.failure.section.as_ref()?.rank.rank);
-    let mut taken: BTreeSet<u32> = slots.chain(sections).collect();
+    let stated = records.iter().filter_map(|record| record.identity.rank);
+    let mut taken: BTreeSet<u32> = slots.chain(stated).collect();
     let mut numbers = HashMap::new();
     let processes = processes(records);
     let mut known: HashMap<&Process<'_>, (u32, bool)> = HashMap::new();
@@ -312,9 +303,9 @@ fn processes(records: &[Record]) -> HashMap<usize, Vec<Process<'_>>> {
             let section = record.failure.section.as_ref();
             // A child names itself; its file is named after its parent.
             if let Some(section) = section.filter(|_| record.role != FileRole::Child)
-                && let Some(pid) = section.process.pid
+                && let Some(pid) = record.identity.pid
             {
-                let start = section.process.start_time_ns;
+                let start = record.identity.start_time_ns;
                 found.push(Process::Stated(&section.host.name, pid, start));
             }
             (index, found)

@@ -7,6 +7,7 @@ use crate::failure::{Breadcrumb, Frame};
 use crate::groups::Fingerprint;
 use crate::traceback;
 use firstfault_format::signals;
+use std::sync::Arc;
 
 /// How one rank ended.
 #[derive(Debug)]
@@ -16,7 +17,7 @@ pub(crate) struct Outcome<'a> {
     /// What the rules make of it, where it left anything to judge.
     pub(crate) finding: Option<Finding>,
     /// The failure in one line.
-    pub(crate) title: String,
+    pub(crate) title: Arc<str>,
     /// When, in nanoseconds since the Unix epoch.
     pub(crate) time_ns: Option<i64>,
     /// How far too early `time_ns` may be, in nanoseconds.
@@ -50,7 +51,7 @@ pub(crate) fn outcome(evidence: &RankEvidence, reported: bool, ended_well: bool)
         evidence,
         end: End::Silent,
         finding: None,
-        title: String::new(),
+        title: "".into(),
         time_ns: None,
         coarse_ns: 0,
         agreed: false,
@@ -76,15 +77,14 @@ impl Outcome<'_> {
         };
         let failure = &record.failure;
         let finding = failure.finding.clone();
-        self.title = if finding.headline.is_empty() {
-            failure.message.to_string()
-        } else {
-            finding.headline.to_string()
-        };
+        self.title = Arc::clone(match finding.headline.is_empty() {
+            true => &failure.message,
+            false => &finding.headline,
+        });
         if let Some(deferred) = self.evidence.deferred() {
-            self.title = format!("{}, {deferred}", crate::verdict::first_line(&self.title));
+            self.title = format!("{}, {deferred}", crate::verdict::first_line(&self.title)).into();
         }
-        self.time_ns = failure.time_ns;
+        self.time_ns = record.time_ns;
         self.coarse_ns = if failure.whole_seconds {
             1_000_000_000
         } else {
@@ -118,7 +118,7 @@ impl Outcome<'_> {
             && let Some(last) = &words.last
         {
             finding.rule = last.rule;
-            self.title = format!("{}: {}", self.title, last.text);
+            self.title = format!("{}: {}", self.title, last.text).into();
         }
         self.set(finding);
     }
@@ -132,8 +132,8 @@ impl Outcome<'_> {
         if status.is_some_and(is_crash) {
             return false;
         }
-        self.title = snapshot.failure.message.to_string();
-        self.time_ns = snapshot.failure.time_ns;
+        self.title = Arc::clone(&snapshot.failure.message);
+        self.time_ns = snapshot.time_ns;
         self.end = End::Terminated;
         true
     }
@@ -141,7 +141,7 @@ impl Outcome<'_> {
     fn by_status(&mut self, reported: bool) {
         let Some(status) = &self.evidence.status else {
             if self.evidence.damaged.is_some() {
-                self.title = "its error file is damaged".to_owned();
+                self.title = "its error file is damaged".into();
                 let rule = rules().by_id("damaged-record");
                 let fingerprint = Fingerprint::of(&rule.category, "", "", std::iter::empty());
                 self.set(Finding::plain(rule, fingerprint, self.title.clone()));
@@ -160,14 +160,15 @@ impl Outcome<'_> {
             true => rules().by_id("terminated-by-unknown"),
             false => rules().by_status(status.value),
         };
-        self.title = match (&self.evidence.damaged, self.passing()) {
+        let mut title = match (&self.evidence.damaged, self.passing()) {
             (Some(_), _) => format!("{}, its error file is damaged", describe(status)),
             (None, None) => format!("{}, no error file and no traceback", describe(status)),
             (None, Some(_)) => format!("{}, no error file", describe(status)),
         };
         if by_others {
-            self.title.push_str(", sender unknown");
+            title.push_str(", sender unknown");
         }
+        self.title = title.into();
         let fingerprint = Fingerprint::of(
             &rule.category,
             &status.value.to_string(),
@@ -196,8 +197,7 @@ impl Outcome<'_> {
             _ if boxed.content.request.is_some() => self.end = End::Terminated,
             State::Running => {
                 let rule = rules().by_id("vanished");
-                self.title =
-                    "its process vanished while main ran: no error file, no exit".to_owned();
+                self.title = "its process vanished while main ran: no error file, no exit".into();
                 self.time_ns = boxed.content.last_ns;
                 let fingerprint = Fingerprint::of(&rule.category, "", "", std::iter::empty());
                 self.set(Finding::plain(rule, fingerprint, self.title.clone()));

@@ -6,11 +6,23 @@ use crate::groups::Fingerprint;
 use crate::outcome::{Outcome, is_crash, signal_title};
 use crate::words::Words;
 use firstfault_format::signals;
+use std::sync::Arc;
 
 impl Outcome<'_> {
     /// Judges the end of the worker's stderr; returns whether it says anything.
     pub(crate) fn by_output(&mut self) -> bool {
-        self.by_crash() || self.by_traceback() || self.by_words()
+        self.by_crash()
+            || self.is_relayed() && self.by_words()
+            || self.by_traceback()
+            || self.by_words()
+    }
+
+    /// Whether its last exception is no more than a launcher's word on a program that had said its own.
+    fn is_relayed(&self) -> bool {
+        const RELAYS: &[&str] = &["launcher-relay", "platform-relay"];
+        let words = self.evidence.words.as_ref();
+        let finding = words.and_then(|words| words.finding.as_ref());
+        finding.is_some_and(|finding| RELAYS.contains(&finding.rule.id.as_str()))
     }
 
     /// A rank whose launcher says nothing of how it ended, and that said what it met without an exception.
@@ -27,7 +39,7 @@ impl Outcome<'_> {
         if status.is_some() && !ran_nothing {
             return false;
         }
-        self.title.clone_from(&last.text);
+        self.title = last.text.as_str().into();
         self.worded = true;
         let fingerprint = Fingerprint::of(&rule.category, "", "", std::iter::empty());
         self.set(Finding::plain(rule, fingerprint, self.title.clone()));
@@ -70,7 +82,7 @@ impl Outcome<'_> {
             && let Some(finding) = words.and_then(Words::uncaught_cause)
         {
             // It gave up on its way out, over what had ended it before.
-            self.title = finding.headline.to_string();
+            self.title = Arc::clone(&finding.headline);
             self.take_status_time();
             self.set(finding.clone());
             return true;
@@ -82,8 +94,8 @@ impl Outcome<'_> {
             .filter(|what| !what.is_empty())
             .or(last.map(|last| &last.text))
         {
-            Some(what) => format!("{name}: {what}"),
-            None => name,
+            Some(what) => format!("{name}: {what}").into(),
+            None => name.into(),
         };
         let fingerprint = Fingerprint::of(
             &rule.category,
@@ -103,7 +115,7 @@ impl Outcome<'_> {
         let Some(finding) = finding.filter(|finding| self.can_end_by(finding)) else {
             return false;
         };
-        self.title = finding.headline.to_string();
+        self.title = Arc::clone(&finding.headline);
         let status = self.evidence.status.as_ref().map(|status| status.value);
         self.agreed = status
             .is_some_and(|status| finding.rule.category == rules().by_status(status).category);

@@ -13,11 +13,11 @@ pub(crate) fn drop_copies(records: &mut Vec<Record>) {
     let workers: BTreeSet<(Arc<str>, Option<i64>)> = records
         .iter()
         .filter(|record| record.slot.is_some())
-        .map(|record| (record.failure.message.clone(), record.failure.time_ns))
+        .map(|record| (record.failure.message.clone(), record.time_ns))
         .collect();
     records.retain(|record| {
         let told = record.slot.is_some() || record.failure.section.is_some();
-        told || !workers.contains(&(record.failure.message.clone(), record.failure.time_ns))
+        told || !workers.contains(&(record.failure.message.clone(), record.time_ns))
     });
 }
 
@@ -46,7 +46,7 @@ pub(crate) fn choose(mut records: Vec<Record>) -> (Option<Record>, Vec<Record>) 
     }
     kept.sort_by_key(|record| {
         let child = record.role == FileRole::Child;
-        let time = record.failure.time_ns.unwrap_or(i64::MAX);
+        let time = record.time_ns.unwrap_or(i64::MAX);
         (
             child,
             provisional(record),
@@ -63,10 +63,10 @@ pub(crate) fn choose(mut records: Vec<Record>) -> (Option<Record>, Vec<Record>) 
 
 fn same(a: &Record, b: &Record) -> bool {
     if let (Some(one), Some(two)) = (&a.failure.section, &b.failure.section) {
-        return one.process.pid == two.process.pid
+        return a.identity.pid == b.identity.pid
             && one.host.name == two.host.name
-            && a.failure.time_ns.is_some()
-            && a.failure.time_ns == b.failure.time_ns;
+            && a.time_ns.is_some()
+            && a.time_ns == b.time_ns;
     }
     let beside =
         |copy: &Record, main: &Record| copy.role == FileRole::Copy && main.role == FileRole::Main;

@@ -112,10 +112,7 @@ impl Job {
                 };
                 let of_host = found.entry(rank.host.clone()).or_default();
                 let known = of_host.entry(attempt).or_insert_with(moment);
-                let record = rank
-                    .record
-                    .as_ref()
-                    .and_then(|record| record.failure.time_ns);
+                let record = rank.record.as_ref().and_then(|record| record.time_ns);
                 let status = rank.status.as_ref().and_then(|status| status.time_ns);
                 let times = [known.time_ns, record.or(status)].into_iter().flatten();
                 known.time_ns = times.min();

@@ -1,7 +1,7 @@
 //! The failure taxonomy, `rules.toml`, and the engine that finds the rule of a text or of an exit status.
 
+use crate::literals::Literals;
 use crate::schema::{Class, Owner, Retry};
-use aho_corasick::{AhoCorasick, AhoCorasickKind, MatchKind};
 use regex::Regex;
 use serde::Deserialize;
 use std::sync::{LazyLock, OnceLock};
@@ -137,21 +137,19 @@ fn capture<'t>(
     Some(compiled.as_ref()?.captures(text)?.get(1)?.as_str())
 }
 
-/// All rules and the automaton that finds their literals in one pass.
+/// All rules, and what finds their literals in one pass.
 #[derive(Debug)]
 pub struct Rules {
     rules: Vec<Rule>,
-    literals: AhoCorasick,
-    /// Which rule each literal belongs to.
-    owners: Vec<usize>,
+    literals: Literals,
     /// The rules that have types alone.
     typed: Vec<usize>,
     /// The literals of the rules about hosts, which whole logs are searched for.
-    host_literals: OnceLock<AhoCorasick>,
+    host_literals: OnceLock<Literals>,
     /// The literals of the rules about what a process prints before it aborts.
-    last_words: OnceLock<AhoCorasick>,
+    last_words: OnceLock<Literals>,
     /// The same and what else tells of a failure, once a log is too long to be read whole.
-    telling: OnceLock<AhoCorasick>,
+    telling: OnceLock<Literals>,
 }
 
 #[derive(Deserialize)]
@@ -182,42 +180,24 @@ impl PartialEq for Rules {
 
 impl Eq for Rules {}
 
-fn host_texts(rules: &[Rule]) -> impl Iterator<Item = &str> + Clone {
+fn host_texts(rules: &[Rule]) -> impl Iterator<Item = &str> {
     let of_hosts = rules.iter().filter(|rule| rule.role == Role::Host);
     of_hosts.flat_map(|rule| rule.text.iter().map(String::as_str))
 }
 
-fn automaton(
-    kind: Option<AhoCorasickKind>,
-    literals: impl IntoIterator<Item: AsRef<[u8]>>,
-) -> Result<AhoCorasick, String> {
-    AhoCorasick::builder()
-        .kind(kind)
-        .match_kind(MatchKind::Standard)
-        .ascii_case_insensitive(true)
-        .build(literals)
-        .map_err(|error| error.to_string())
-}
-
-/// Returns what finds these literals in whole logs: a table of some megabytes, built once, that costs one look-up a byte;
-/// something smaller and slower for more rules of a user's than anybody has.
-fn of_logs<'t>(literals: impl Iterator<Item = &'t str> + Clone) -> AhoCorasick {
-    const MOST: usize = 64 << 10;
-    let size: usize = literals.clone().map(str::len).sum();
-    let kind = (size <= MOST).then_some(AhoCorasickKind::DFA);
-    automaton(kind, literals).expect("they are among all")
+fn in_logs<'t>(literals: impl Iterator<Item = &'t str>) -> Literals {
+    Literals::in_logs(literals).expect("they are among all")
 }
 
 impl Rules {
     pub(crate) fn new(rules: impl IntoIterator<Item = Rule>) -> Result<Self, String> {
         let rules: Vec<Rule> = rules.into_iter().collect();
-        let (mut literals, mut owners) = (Vec::new(), Vec::new());
-        for (index, rule) in rules.iter().enumerate() {
-            literals.extend(&rule.text);
-            owners.resize(literals.len(), index);
-        }
+        let literals = rules.iter().enumerate().flat_map(|(index, rule)| {
+            let texts = rule.text.iter().map(String::as_str);
+            texts.map(move |text| (text, index))
+        });
         Ok(Self {
-            literals: automaton(None, literals)?,
+            literals: Literals::new(literals)?,
             host_literals: OnceLock::new(),
             last_words: OnceLock::new(),
             telling: OnceLock::new(),
@@ -225,7 +205,6 @@ impl Rules {
                 .filter(|&index| rules[index].text.is_empty() && !rules[index].types.is_empty())
                 .collect(),
             rules,
-            owners,
         })
     }
 
@@ -247,9 +226,9 @@ impl Rules {
     }
 
     /// Returns what finds these texts, the same at each call, and the literals of rules about hosts.
-    pub(crate) fn telling(&self, texts: &[&str]) -> &AhoCorasick {
+    pub(crate) fn telling(&self, texts: &[&str]) -> &Literals {
         self.telling
-            .get_or_init(|| of_logs(texts.iter().copied().chain(host_texts(&self.rules))))
+            .get_or_init(|| in_logs(texts.iter().copied().chain(host_texts(&self.rules))))
     }
 
     /// Returns where in a text literals of these rules begin, the same rules at each call.
@@ -262,17 +241,17 @@ impl Rules {
         let literals = self.last_words.get_or_init(|| {
             let of_these = self.rules.iter().filter(|rule| ids.contains(&&*rule.id));
             let texts = of_these.flat_map(|rule| rule.text.iter().map(String::as_str));
-            of_logs(texts.chain([besides]))
+            in_logs(texts.chain([besides]))
         });
-        literals.find_iter(text).map(|found| found.start())
+        literals.find(text.as_bytes()).map(|(at, _)| at)
     }
 
     /// Returns where in a log literals of rules about hosts begin.
     pub(crate) fn host_literals<'t>(&'t self, text: &'t str) -> impl Iterator<Item = usize> + 't {
         let literals = self
             .host_literals
-            .get_or_init(|| of_logs(host_texts(&self.rules)));
-        literals.find_iter(text).map(|found| found.start())
+            .get_or_init(|| in_logs(host_texts(&self.rules)));
+        literals.find(text.as_bytes()).map(|(at, _)| at)
     }
 
     /// Returns the first rule about hosts that matches a line.
@@ -291,8 +270,7 @@ impl Rules {
 
     /// Returns the first rule one of whose literals is in a text, or that has types alone, and that matches.
     fn first(&self, text: &str, matches: impl Fn(&Rule) -> bool) -> Option<&Rule> {
-        let found = self.literals.find_overlapping_iter(text);
-        let found = found.map(|found| self.owners[found.pattern().as_usize()]);
+        let found = self.literals.find(text.as_bytes()).map(|(_, rule)| rule);
         let mut eligible: Vec<usize> = found.chain(self.typed.iter().copied()).collect();
         eligible.sort_unstable();
         eligible.dedup();

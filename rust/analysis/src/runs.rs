@@ -15,9 +15,7 @@ const GAP_NS: i64 = 60_000_000_000;
 pub(crate) fn latest(evidence: &mut Evidence) -> Vec<String> {
     let mut lives: Vec<(i64, i64, u32, usize)> = Vec::new();
     for (index, record) in evidence.records.iter().enumerate() {
-        let section = record.failure.section.as_ref();
-        let start = section.and_then(|section| section.process.start_time_ns);
-        if let (Some(start), Some(end)) = (start, record.failure.time_ns) {
+        if let (Some(start), Some(end)) = (record.identity.start_time_ns, record.time_ns) {
             lives.push((start, end.max(start), attempt_of(record), index));
         }
     }

@@ -2,7 +2,7 @@
 
 use crate::assemble::{HostKey, Job, RankEvidence};
 use crate::console::{Console, Label, Output};
-use crate::hearsay::Hearsay;
+use crate::hearsay::{Hearsay, named_rank};
 use crate::hosts;
 use crate::kept::Shared;
 use crate::logs::AgentLog;
@@ -223,17 +223,25 @@ impl Job {
         });
         let all = named.chain([(String::new(), console.unlabelled)]);
         let all: Vec<(String, Output)> = all.filter(|(_, output)| output.speaks()).collect();
-        for (_, output) in &all {
-            self.hearsay
-                .extend(Hearsay::of(path, &output.text, &output.lines));
-        }
-        let voices: Vec<(String, Output)> = all
+        let named = all.iter().find_map(|(_, output)| named_rank(&output.text));
+        let said = all.iter();
+        let said = said.filter_map(|(_, output)| Hearsay::of(path, &output.text, &output.lines));
+        let mut said: Vec<Hearsay> = said.collect();
+        let mut voices: Vec<(String, Output)> = all
             .into_iter()
             .flat_map(|(host, output)| {
                 let apart = crate::voices::apart(output);
                 apart.into_iter().map(move |voice| (host.clone(), voice))
             })
             .collect();
+        let raises = |voice: &(String, Output)| traceback::has_start(&voice.1.text);
+        // A launcher's word on a worker is about what its driver raises, and no end of another.
+        if named.is_some() && voices.iter().any(raises) {
+            voices.retain(raises);
+        }
+        let named = named.filter(|_| voices.len() == 1);
+        said.iter_mut().for_each(|said| said.rank = named);
+        self.hearsay.extend(said);
         if voices.len() > 1 {
             self.notes.push(format!(
                 "{}: nothing tells the ranks of {} that failed in it; they are numbered as they come",
@@ -242,8 +250,9 @@ impl Job {
             ));
         }
         for (number, (host, output)) in (0..).zip(voices) {
-            let evidence = self.rank(0, number, None, HostKey::Name(host));
-            (evidence.nameless, evidence.assumed) = (true, true);
+            let rank = named.unwrap_or(number);
+            let evidence = self.rank(0, rank, None, HostKey::Name(host));
+            (evidence.nameless, evidence.assumed) = (named.is_none(), true);
             evidence.set_words(&output, path, &shared);
             evidence.output_shared = true;
         }

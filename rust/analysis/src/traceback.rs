@@ -93,10 +93,11 @@ pub fn strip_prefixes(text: &str) -> Cow<'_, str> {
 
 /// Returns the length of a `[rank3]: ` or `[default3]:` before a line.
 fn label(line: &str) -> usize {
-    let Some(rest) = line.strip_prefix('[') else {
-        return 0;
+    let bracketed = || {
+        let (name, after) = line.strip_prefix('[')?.split_once(']')?;
+        Some((name, after.strip_prefix(':')?))
     };
-    let Some((name, after)) = rest.split_once("]:") else {
+    let Some((name, after)) = bracketed() else {
         return 0;
     };
     let digits = name.trim_start_matches(|c: char| c.is_ascii_alphabetic() || c == '_');
@@ -380,9 +381,12 @@ pub(crate) fn frame<'a>(trimmed: &'a str, before_function: &str) -> Option<Frame
 
 /// Splits `torch.distributed.DistStoreError: wait timeout` into the class's own name and the text.
 pub fn split(headline: &str) -> (&str, &str) {
-    let (class, message) = headline
-        .split_once(": ")
-        .unwrap_or_else(|| (headline.trim_end().trim_end_matches(':'), ""));
+    let bytes = headline.as_bytes();
+    let colon = memchr_iter(b':', bytes).find(|at| bytes.get(at + 1) == Some(&b' '));
+    let (class, message) = match colon {
+        Some(at) => (&headline[..at], &headline[at + 2..]),
+        None => (headline.trim_end().trim_end_matches(':'), ""),
+    };
     let is_name = |c: char| c.is_alphanumeric() || c == '_' || c == '.';
     if class.is_empty()
         || !class.chars().all(is_name)

@@ -101,11 +101,9 @@ pub fn judge(evidence: Evidence, options: &Options) -> Report {
                 .collect();
         }
     }
-    // To free ten thousand ranks' texts takes as long as to judge them.
-    drop(attempts);
-    job.attempts.into_par_iter().for_each(|(_, ranks)| {
-        ranks.into_par_iter().for_each(drop);
-    });
+    // To free ten thousand ranks' texts takes as long as to judge them: nobody has to wait for it.
+    drop((decisions, attempts));
+    rayon::spawn(move || drop(job));
     report
 }
 
@@ -268,7 +266,7 @@ fn groups(attempt: &Attempt<'_>) -> Vec<Group> {
 fn example(outcome: &Outcome<'_>) -> Example {
     let frames = outcome.frames();
     let record = outcome.evidence.record.as_ref();
-    let message = record.map_or(outcome.title.as_str(), |record| &*record.failure.message);
+    let message = record.map_or(&*outcome.title, |record| &*record.failure.message);
     Example {
         rank: Some(outcome.evidence.rank),
         message: begin(message, 4096).to_owned(),

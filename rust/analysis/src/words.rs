@@ -198,14 +198,17 @@ const LAST_WORDS: &[&str] = &[
     "fatal-log",
     "native-abort",
     WATCHDOGS,
+    NCCL_OF_CUDA,
     "nccl-ranks",
     "infiniband-memlock",
     "infiniband-completion",
     "fabric-completion",
     "infiniband-call",
     "nccl-interface",
+    "nccl-segment",
     "nccl-timeout",
     "nccl-heartbeat",
+    "nccl-no-route",
     "nccl-connect",
     "nccl-take-down",
     "peer-lost-nccl",
@@ -215,6 +218,12 @@ const LAST_WORDS: &[&str] = &[
 
 /// In their order, the rule of whatever ended NCCL's watchdog.
 const WATCHDOGS: &str = "";
+
+/// The rule of whatever error of CUDA made a call of NCCL fail.
+const NCCL_OF_CUDA: &str = "nccl-cuda";
+
+/// Before that error. Source: nccl/src/include/checks.h, `CUDACHECK`
+const CUDA_FAILED: &[&str] = &["NCCL WARN Cuda failure ", "NCCL WARN HIP failure "];
 
 /// Before what ended it. Source: torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp, `ncclCommWatchdog`
 const WATCHDOG_ENDED: &str = "watchdog thread terminated with exception: ";
@@ -236,7 +245,10 @@ pub(crate) fn last_words(text: &str) -> Option<(&'static Rule, &str)> {
         let Some(rule) = rules().by_text("", ended.unwrap_or(line), "") else {
             continue;
         };
-        let order = place(&rule.id).or_else(|| ended.and_then(|_| place(WATCHDOGS)));
+        let by_cuda = || CUDA_FAILED.iter().any(|words| line.contains(words));
+        let order = place(&rule.id)
+            .or_else(|| ended.and_then(|_| place(WATCHDOGS)))
+            .or_else(|| by_cuda().then(|| place(NCCL_OF_CUDA)).flatten());
         // Of several the last that says most.
         if let Some(order) = order.filter(|order| told.is_none_or(|(least, ..)| *order <= least)) {
             told = Some((order, rule, line));

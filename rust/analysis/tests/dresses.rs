@@ -71,6 +71,7 @@ fn every_margin_is_taken_off() {
         ),
         prefixed("2026-11-29 16:33:26,123 ", &text),
         prefixed("trainer-0  | ", &text),
+        prefixed("2026-11-29 16:33:26 [trainer-0, 10.0.0.2] ", &text),
         prefixed("(RayTrainWorker pid=41, ip=10.0.0.2) ", &text),
         prefixed("\u{1b}[36m(RayTrainWorker pid=41)\u{1b}[0m ", &text),
     ] {

@@ -228,6 +228,30 @@ fn what_ray_lists_as_possible_is_no_evidence() {
 }
 
 #[test]
+fn a_worker_that_ray_train_names_is_the_rank() {
+    let driver = "Traceback (most recent call last):\n  File \"/j/driver.py\", line 9, in <module>\n    ray.get(tasks)\nray.exceptions.ActorDiedError: The actor died unexpectedly before finishing this task.\n\tclass_name: RayTrainWorker\nThe actor is dead because its worker process has died. Worker exit type: SYSTEM_ERROR Worker exit detail: x.\n";
+    for named in [
+        "(TorchTrainer pid=41) Worker 3 has failed.\n",
+        "(BackendExecutor pid=41) 2026-11-29 19:15:43,827\tINFO utils.py:57 -- Worker 3 has failed.\n",
+        "Worker 3 has failed.\n",
+    ] {
+        let found = report(&format!("{named}{driver}"));
+        assert_eq!(
+            cause(&found),
+            (Some(3), "killed_unknown", Confidence::Low),
+            "{named}"
+        );
+    }
+}
+
+#[test]
+fn what_a_platform_says_of_a_refused_command_line_hides_no_usage() {
+    let text = "usage: train.py [-h] [--lr LR]\ntrain.py: error: argument --lr: invalid float value: ''\nThe experiment failed.\nUserError: User program failed with SystemExit: 2\n";
+    let found = report(text);
+    assert_eq!(cause(&found).1, "config_error");
+}
+
+#[test]
 fn a_task_among_more_ranks_than_tasks_may_be_a_host() {
     // Two nodes of eight ranks, whose launchers say nothing: task 1 is the launcher of node1.
     let ranks: Vec<u32> = (0..16).collect();

@@ -3,7 +3,6 @@
 use super::{HostKey, Job, RankEvidence};
 use crate::Options;
 use crate::decide::count;
-use crate::failure::Rank;
 use crate::scan::Evidence;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,14 +13,13 @@ impl Job {
         let mut said: BTreeMap<&str, usize> = BTreeMap::new();
         for rank in self.all_ranks() {
             let boxed = rank.black_box.as_ref().map(|boxed| &boxed.content.rank);
-            let own = rank.section().map(|section| &section.rank);
-            let told =
-                |field: fn(&Rank) -> Option<u32>| own.and_then(field).or(boxed.and_then(field));
-            stated = stated.max(told(|rank| rank.world_size));
+            let own = rank.record.as_ref().map(|record| record.identity);
+            let own = own.and_then(|identity| identity.world_size);
+            stated = stated.max(own.or(boxed.and_then(|boxed| boxed.world_size)));
             waited = waited.max(waited_for(rank));
             seen = seen.max(rank.rank.saturating_add(1));
             run_id = run_id.or_else(|| {
-                let run_id = own.and_then(|rank| rank.run_id.as_ref());
+                let run_id = rank.section().and_then(|section| section.run_id.as_ref());
                 run_id.or_else(|| boxed?.run_id.as_ref())
             });
             let notes = rank.record.iter().flat_map(|record| &record.failure.notes);
@@ -66,12 +64,11 @@ impl Job {
 
     fn label_hosts(&mut self) {
         let mut names: BTreeMap<HostKey, String> = BTreeMap::new();
-        let mut last: Option<&HostKey> = None;
+        let mut last: Option<(&HostKey, bool)> = None;
         for rank in self.attempts.values().flat_map(BTreeMap::values) {
-            // Ranks of one host mostly follow each other.
-            if last != Some(&rank.host) {
-                names.entry(rank.host.clone()).or_default();
-                last = Some(&rank.host);
+            // Ranks of one host mostly follow each other, and one of them names it.
+            if last == Some((&rank.host, true)) {
+                continue;
             }
             let in_box = || {
                 rank.black_box
@@ -82,11 +79,11 @@ impl Job {
                 .section()
                 .map(|section| &section.host.name)
                 .or_else(in_box);
-            if let Some(name) = stated.filter(|name| !name.is_empty())
-                && let Some(known) = names.get_mut(&rank.host).filter(|known| known.is_empty())
-            {
+            let known = names.entry(rank.host.clone()).or_default();
+            if let Some(name) = stated.filter(|_| known.is_empty()) {
                 known.clone_from(name);
             }
+            last = Some((&rank.host, !known.is_empty()));
         }
         let keys: BTreeSet<HostKey> = names.keys().cloned().collect();
         let parents: BTreeSet<_> = keys.iter().filter_map(parent_name).collect();
@@ -114,10 +111,7 @@ impl Job {
 /// Source: torch/csrc/distributed/c10d/TCPStore.cpp, `waitForWorkers`
 fn waited_for(rank: &RankEvidence) -> Option<u32> {
     let told = rank.words.iter().flat_map(|words| &words.chain);
-    let told = told.map(|told| &*told.headline);
-    let recorded = rank.record.iter();
-    let recorded = recorded.map(|record| &*record.failure.finding.headline);
-    told.chain(recorded).find_map(|text| {
+    told.map(|told| &*told.headline).find_map(|text| {
         let joined = text.split_once(" waiting for clients. ")?.1;
         let all = joined.split_once(" clients joined")?.0.split_once('/')?.1;
         all.parse().ok()

@@ -18,7 +18,7 @@ pub(super) fn one_run(evidence: &mut Evidence, job: &mut Job) {
     runs.extend(names.values().map(|run| (run.clone(), 0)));
     for record in &evidence.records {
         let run = run_of(record, &names);
-        let time = record.failure.time_ns.unwrap_or(0);
+        let time = record.time_ns.unwrap_or(0);
         match runs.get_mut(run) {
             Some(latest) => *latest = (*latest).max(time),
             None => drop(runs.insert(run.to_owned(), time)),
@@ -62,7 +62,7 @@ fn run_of<'a>(record: &'a Record, names: &'a HashMap<RunPath, String>) -> &'a st
     }
     let section = record.failure.section.as_ref();
     section
-        .and_then(|section| section.rank.run_id.as_deref())
+        .and_then(|section| section.run_id.as_deref())
         .unwrap_or("")
 }
 

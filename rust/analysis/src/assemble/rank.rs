@@ -7,7 +7,7 @@ use crate::scan::Boxed;
 use crate::words::Words;
 use std::path::PathBuf;
 
-/// All that is known of one rank in one attempt.
+/// All that is known of one rank in one attempt; boxed is what few ranks have.
 #[derive(Debug)]
 pub(crate) struct RankEvidence {
     pub(crate) rank: u32,
@@ -20,10 +20,10 @@ pub(crate) struct RankEvidence {
     /// Records of the same rank besides: later failures, children, losers of a race.
     pub(crate) others: Vec<Record>,
     /// The snapshot that it left when it was asked to end.
-    pub(crate) terminated: Option<Record>,
+    pub(crate) terminated: Option<Box<Record>>,
     pub(crate) status: Option<Status>,
     /// Its black box; of several the latest.
-    pub(crate) black_box: Option<Boxed>,
+    pub(crate) black_box: Option<Box<Boxed>>,
     /// What the end of its stderr tells, where it left no record.
     pub(crate) words: Option<Box<Words>>,
     pub(crate) output_path: Option<PathBuf>,
@@ -101,7 +101,7 @@ impl RankEvidence {
 
     /// Returns the process IDs that its own files and its launcher state.
     pub(crate) fn pids(&self) -> impl Iterator<Item = u32> {
-        let own = self.section().and_then(|section| section.process.pid);
+        let own = self.record.as_ref().and_then(|record| record.identity.pid);
         let boxed = self.black_box.as_ref();
         let boxed = boxed.and_then(|boxed| boxed.content.process.pid);
         let told = self.status.as_ref().and_then(|status| status.pid);

@@ -98,7 +98,8 @@ pub(super) fn watchdogs(line: &str) -> Option<Label> {
 
 /// Reads `[rank3]: rest`.
 pub(super) fn bracketed(line: &str) -> Option<(&str, u32, &str)> {
-    let (name, rest) = line.strip_prefix('[')?.split_once("]:")?;
+    let (name, rest) = line.strip_prefix('[')?.split_once(']')?;
+    let rest = rest.strip_prefix(':')?;
     let letters = name.trim_end_matches(|c: char| c.is_ascii_digit());
     // torchrun's role is "default" unless somebody says otherwise; other words are the program's own.
     let is_name = ["rank", "default", "trainer", "worker"].contains(&letters);

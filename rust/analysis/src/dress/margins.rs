@@ -8,6 +8,7 @@ use std::sync::LazyLock;
 #[derive(Debug, Default, Clone)]
 pub(super) struct Margins {
     pods: bool,
+    collected: bool,
     actors: bool,
     services: bool,
     cri: bool,
@@ -32,6 +33,10 @@ fn regex(pattern: &str) -> Regex {
 
 /// `kubectl logs --prefix`.
 static POD: LazyLock<Regex> = LazyLock::new(|| regex(r"^\[pod/([\w.-]+/[\w.-]+)\] ?"));
+/// A collector of the logs of a job's pods: a time, then the pod and its address, as Azure Machine Learning writes it.
+static COLLECTED: LazyLock<Regex> = LazyLock::new(|| {
+    regex(r"^\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d \[([a-z0-9][\w.-]*), (?:[\w.:]+)\] ?")
+});
 /// Ray's driver, of what its actors and tasks print.
 static ACTOR: LazyLock<Regex> =
     LazyLock::new(|| regex(r"^\(([\w.:<>]+ pid=\d+(?:, ip=[\w.:]+)?)(?:, rank=(\d+))?\) ?"));
@@ -62,6 +67,7 @@ impl Margins {
         let lines: Vec<&str> = lines.take(LOOKED_AT).collect();
         let found = Self {
             pods: some(&lines, &POD),
+            collected: most(&lines, &COLLECTED),
             // Only what others print has a margin, and the driver prints first.
             actors: memchr::memmem::find(text.as_bytes(), b" pid=").is_some()
                 && text.lines().any(|line| ACTOR.is_match(line)),
@@ -78,7 +84,8 @@ impl Margins {
     }
 
     pub(super) fn is_none(&self) -> bool {
-        let known = self.pods || self.actors || self.services || self.cri || self.times;
+        let known =
+            self.pods || self.collected || self.actors || self.services || self.cri || self.times;
         !known && self.others.is_empty()
     }
 
@@ -95,6 +102,7 @@ impl Margins {
             Some((margin, &line[found[0].len()..]))
         };
         let pod = self.pods.then(|| named(&POD)).flatten();
+        let pod = pod.or_else(|| self.collected.then(|| named(&COLLECTED)).flatten());
         let pod = pod.or_else(|| self.actors.then(|| named(&ACTOR)).flatten());
         let found = pod.or_else(|| self.services.then(|| named(&SERVICE)).flatten());
         if found.is_some() {

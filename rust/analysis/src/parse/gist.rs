@@ -6,7 +6,8 @@ use crate::failure::{
     Breadcrumb, Clock, Deferred, Exception, Failure, Host, Kind, Process, Rank, Section, Survived,
 };
 use crate::traceback::Beginning;
-use aho_corasick::{AhoCorasick, Input};
+use aho_corasick::Span;
+use aho_corasick::packed::Searcher;
 use memchr::{memchr, memchr_iter, memchr2_iter, memmem};
 use serde::Deserialize;
 use std::cell::RefCell;
@@ -34,13 +35,17 @@ pub(crate) fn gist(bytes: &[u8]) -> Option<Gist<'_>> {
     thread_local! {
         static SHORT: RefCell<String> = RefCell::default();
     }
-    let text = std::str::from_utf8(bytes).ok()?;
+    // The keys without their first quote, which would be found at every key. None on a processor that has no use for it.
+    static KEYS: LazyLock<Option<Searcher>> =
+        LazyLock::new(|| Searcher::new(["py_callstack\":", "threads\":", "breadcrumbs\":"]));
+    let keys = KEYS.as_ref()?;
+    let text = simdutf8::basic::from_utf8(bytes).ok()?;
     if has_odd_escapes(bytes) {
         return None;
     }
     SHORT.with_borrow_mut(|short| {
         short.clear();
-        let beginning = shorten(text, short);
+        let beginning = shorten(text, keys, short);
         let file: Typed<GistSection> = serde_json::from_str(short).ok()?;
         let places = file.firstfault.as_ref();
         let places = places.and_then(|section| section.breadcrumbs);
@@ -84,15 +89,16 @@ const THREADS: usize = 1;
 /// the offsets of their text in place of the breadcrumbs.
 ///
 /// Quotes inside of strings are escaped, so that a key in quotes is one wherever it is found.
-fn shorten(text: &str, short: &mut String) -> Option<String> {
-    static KEYS: LazyLock<AhoCorasick> = LazyLock::new(|| {
-        let keys = ["\"py_callstack\":", "\"threads\":", "\"breadcrumbs\":"];
-        AhoCorasick::new(keys).expect("a few short texts")
-    });
+fn shorten(text: &str, keys: &Searcher, short: &mut String) -> Option<String> {
     let (mut beginning, mut from, mut done) = (None, 0, 0);
-    while let Some(key) = KEYS.find(Input::new(text).range(from..)) {
+    let whole = |start| Span {
+        start,
+        end: text.len(),
+    };
+    while let Some(key) = keys.find_in(text, whole(from)) {
         from = key.end();
-        if text[..key.start()].ends_with('\\') {
+        let before = text[..key.start()].strip_suffix('"');
+        if before.is_none_or(|before| before.ends_with('\\')) {
             continue;
         }
         let rest = text[from..].trim_start();

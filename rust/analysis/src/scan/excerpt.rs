@@ -1,9 +1,9 @@
 //! A log of any size as a text of bounded size: its beginning, its end, and what follows the first lines in between that
 //! say something.
 
+use crate::literals::Literals;
 use crate::rules::rules;
 use crate::work;
-use aho_corasick::AhoCorasick;
 use memchr::{memchr_iter, memrchr};
 use std::collections::VecDeque;
 use std::io::{self, Read};
@@ -141,15 +141,15 @@ impl Builder {
 /// Returns what to keep of a part of the middle, of whole lines.
 fn places(chunk: &[u8]) -> Vec<Range<usize>> {
     let mut places: Vec<Range<usize>> = Vec::new();
-    for found in telling().find_iter(chunk) {
+    for (at, _) in telling().find(chunk) {
         let done = places.last().map_or(0, |place| place.end);
         if places.len() >= MAX_PLACES {
             break;
         }
-        if found.start() < done {
+        if at < done {
             continue;
         }
-        let start = memrchr(b'\n', &chunk[..found.start()]).map_or(0, |newline| newline + 1);
+        let start = memrchr(b'\n', &chunk[..at]).map_or(0, |newline| newline + 1);
         let start = start.max(done);
         let most = (start + PLACE).min(chunk.len());
         let end = memrchr(b'\n', &chunk[..most]).map_or(most, |newline| newline + 1);
@@ -159,7 +159,7 @@ fn places(chunk: &[u8]) -> Vec<Range<usize>> {
 }
 
 /// What the failures of programs, launchers and hosts begin with.
-fn telling() -> &'static AhoCorasick {
+fn telling() -> &'static Literals {
     rules().telling(&[
         "Traceback (most recent call last):",
         "Fatal Python error: ",

@@ -29,7 +29,7 @@ impl Entry {
     }
 }
 
-/// A directory and what is in it, in no order.
+/// A directory and what is in it, by name: what is read in the order in which it is judged lies in that order in memory.
 pub(super) struct Listing {
     pub(super) directory: OwnedFd,
     pub(super) entries: Vec<Entry>,
@@ -62,6 +62,7 @@ pub(super) fn list(location: Location<'_>) -> io::Result<Listing> {
             });
         }
     });
+    entries.sort_unstable_by(|a, b| a.name.cmp(&b.name));
     Ok(Listing {
         directory,
         entries,

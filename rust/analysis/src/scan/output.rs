@@ -31,11 +31,11 @@ impl Own {
 /// Reads the output of the worker whose directory was the last, where no record tells how it ended.
 pub(super) fn read(found: &mut Evidence, own: Own, shared: &Shared) {
     let records = &found.records[own.records..];
-    let sections = records
+    let is_ranked = records.iter().any(|record| record.identity.rank.is_some());
+    let mut sections = records
         .iter()
         .filter_map(|record| record.failure.section.as_ref());
-    let is_ranked = sections.clone().any(|section| section.rank.rank.is_some());
-    let aborted = sections.clone().any(|section| section.signal == Some(6));
+    let aborted = sections.any(|section| section.signal == Some(6));
     let boxes = found.boxes[own.boxes..].iter();
     let boxes = boxes.map(|boxed| &boxed.content);
     let boxed_rank = boxes.clone().any(|content| content.rank.rank.is_some());

@@ -33,6 +33,11 @@ impl Pace {
         self.as_decided(work)
     }
 
+    /// Returns whether opens were found to take long.
+    pub(super) fn is_slow(&self) -> bool {
+        matches!(self.waiting.get(), Some(Some(_)))
+    }
+
     /// Does work on files of the same scan.
     pub(super) fn as_decided<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
         match self.waiting.get() {

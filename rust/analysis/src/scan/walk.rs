@@ -27,7 +27,12 @@ struct Place {
     /// Which attempt of which run, where it is such a directory.
     attempt: Option<(RunPath, u32)>,
     slot: Option<SlotKey>,
+    /// Whether a directory above it keeps all threads busy.
+    is_shared_out: bool,
 }
+
+/// A directory of so many entries keeps all threads busy.
+const MANY: usize = 64;
 
 impl Place {
     fn of(path: &Path) -> Self {
@@ -36,8 +41,22 @@ impl Place {
         Self::new(absolute, parent.as_ref())
     }
 
-    fn child(&self, name: &OsStr) -> Self {
-        Self::new(self.absolute.join(name), self.attempt.as_ref())
+    fn child(&self, name: &OsStr, siblings: usize) -> Self {
+        Self {
+            is_shared_out: self.is_shared_out || siblings >= MANY,
+            ..Self::new(self.absolute.join(name), self.attempt.as_ref())
+        }
+    }
+
+    /// Whether the entries of the directory are for several threads: each piece of evidence is moved once more then, and
+    /// to split a worker's directory, with its handful of entries, costs more than to read it.
+    fn is_worth_splitting(&self, entries: usize) -> bool {
+        let least = match (self.is_shared_out, &self.slot) {
+            (true, _) => MANY,
+            (_, Some(_)) => 8,
+            _ => 2,
+        };
+        entries >= least
     }
 
     fn new(absolute: PathBuf, parent: Option<&(RunPath, u32)>) -> Self {
@@ -46,6 +65,7 @@ impl Place {
             slot: parent.and_then(|(run, attempt)| names::slot(name, run, *attempt)),
             attempt: names::attempt(&absolute),
             absolute,
+            is_shared_out: false,
         }
     }
 }
@@ -97,7 +117,7 @@ fn directory(
             // The kernel finds a name in an open directory sooner than a path.
             match list::list(Location::within(open, name, &path)) {
                 Ok(listed) => {
-                    let place = place.child(name);
+                    let place = place.child(name, entries.len());
                     directory(&path, listed, &place, depth + 1, common, found);
                 }
                 Err(error) => {
@@ -107,8 +127,8 @@ fn directory(
             }
         }
     };
-    // A worker's directory holds a handful of entries: splitting it costs more than reading it.
-    if entries.len() < 2 || entries.len() < 8 && place.slot.is_some() {
+    let is_split = entries.len() > 1 && common.pace.is_slow();
+    if !is_split && !place.is_worth_splitting(entries.len()) {
         entries.iter().for_each(|entry| one(entry, found));
     } else {
         let more = |mut found: Evidence, entry: &Entry| {

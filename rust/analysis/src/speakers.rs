@@ -1,5 +1,7 @@
 //! What logs in which many ranks speak add to a job: the last words of ranks that left nothing else.
 
+mod parts;
+
 use crate::assemble::{HostKey, Job, RankEvidence};
 use crate::console::{Console, Label, Output};
 use crate::hearsay::{Hearsay, named_rank};
@@ -8,6 +10,7 @@ use crate::kept::Shared;
 use crate::logs::AgentLog;
 use crate::traceback;
 use crate::words::{Words, last_words};
+use parts::attempts;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -269,19 +272,6 @@ fn host_of_name(name: &str) -> String {
     pod.unwrap_or("").to_owned()
 }
 
-impl Output {
-    /// Leaves of tracebacks that ranks print at once, and that are the same, one; returns whether there are any.
-    fn become_common(&mut self, ranks: usize) -> bool {
-        let Some(common) = traceback::common(&self.text, ranks) else {
-            return false;
-        };
-        let number = |&index: &usize| self.lines.get(index).copied().unwrap_or(0);
-        self.lines = common.lines.iter().map(number).collect();
-        self.text = common.text;
-        true
-    }
-}
-
 /// Whether a text holds one exception as often as there are ranks: then it is that of each. Last words count as well.
 fn says_alike(text: &str, ranks: usize) -> bool {
     let ends: Vec<(&str, &str)> = traceback::ends(text);
@@ -289,30 +279,6 @@ fn says_alike(text: &str, ranks: usize) -> bool {
         return text.lines().filter(|line| line.trim() == said).count() >= ranks;
     }
     ends.len() >= ranks && ends.iter().all(|end| *end == ends[0])
-}
-
-impl Output {
-    /// Leaves out a traceback that begins after a launcher's summary, and all that follows; returns whether there is one.
-    ///
-    /// The launcher's workers have all ended by then: it is that of another host's, whose label is the same.
-    fn cut_after_summary(&mut self, agent: Option<&AgentLog>) -> bool {
-        let last = agent.and_then(|agent| agent.entries.iter().map(|entry| entry.line).max());
-        let lines = self.text.lines().zip(&self.lines);
-        let begins = |(line, &number): (&str, &usize)| {
-            last.is_some_and(|last| number > last) && traceback::is_start(line.trim())
-        };
-        let Some(at) = lines.map(begins).position(|begins| begins) else {
-            return false;
-        };
-        self.text = self
-            .text
-            .lines()
-            .take(at)
-            .flat_map(|line| [line, "\n"])
-            .collect();
-        self.lines.truncate(at);
-        true
-    }
 }
 
 impl RankEvidence {
@@ -371,24 +337,6 @@ impl Numbering {
             Label::Process(_) => None,
         }
     }
-}
-
-/// Returns the parts of an output by the attempt in which they were said.
-fn attempts(output: Output, ends: &[usize]) -> Vec<(u32, Output)> {
-    if ends.is_empty() {
-        return vec![(0, output)];
-    }
-    let mut parts: BTreeMap<u32, Output> = BTreeMap::new();
-    for (&number, line) in output.lines.iter().zip(output.text.lines()) {
-        let attempt = u32::try_from(ends.partition_point(|&end| end < number)).unwrap_or(u32::MAX);
-        let part = parts.entry(attempt).or_default();
-        part.text.push_str(line);
-        part.text.push('\n');
-        part.lines.push(number);
-        (part.uncaught, part.by_logger) = (output.uncaught, output.by_logger);
-        part.torn = output.torn;
-    }
-    parts.into_iter().collect()
 }
 
 /// Reads `rank3.log`, `rank_3.out`, `train-rank-3.txt`.

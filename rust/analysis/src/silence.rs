@@ -162,11 +162,12 @@ impl Attempt<'_> {
                 count(others, "rank")
             ),
         };
-        let rule = rules().by_id(if timeouts.is_empty() {
-            "silent"
-        } else {
-            "hang"
-        });
+        let never_came = |&rank: &u32| self.rule(rank).category == "never_arrived";
+        let rule = match timeouts {
+            [] => rules().by_id("silent"),
+            [first, ..] if timeouts.iter().all(never_came) => self.rule(*first),
+            _ => rules().by_id("hang"),
+        };
         let suspects = |ranks: &[u32]| {
             ranks
                 .iter()

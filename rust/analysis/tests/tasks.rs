@@ -184,6 +184,7 @@ fn logs_of_the_tasks_that_srun_tells_of_are_the_ranks() {
     let found = job.report();
     let root = found.root_cause.as_ref().expect("a cause");
     assert_eq!((root.rank, root.host.as_str()), (Some(3), "node1"));
+    assert_eq!(root.category, "never_arrived");
     assert_eq!(found.ranks.collateral, "0-2");
 }
 

@@ -18,8 +18,8 @@ impl AgentLog {
 
     /// Returns the workers that torchrun asked to end and left out of its summary: local rank, process ID.
     ///
-    /// Before torch 2.7 it lists those alone that did not end by its own signal. Which is which of several is a guess, and
-    /// the same is told of each.
+    /// That of torch 2.6 lists those alone that did not end by its own signal. Which is which of several is a guess, and the
+    /// same is told of each.
     pub(crate) fn unlisted(&self) -> Vec<(u32, u32)> {
         let is_listed = |pid: &u32| self.entries.iter().any(|entry| entry.pid == Some(*pid));
         let asked: BTreeSet<u32> = self.closed.iter().copied().collect();

@@ -7,7 +7,7 @@ mod workers;
 use crate::console::{are_tasks, task};
 use crate::date::local_seconds;
 use crate::rendezvous::{Round, rounds};
-use aho_corasick::AhoCorasick;
+use aho_corasick::{AhoCorasick, MatchKind};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
@@ -324,7 +324,11 @@ fn other(speakers: &mut Vec<(Option<u32>, AgentLog)>, path: &Path, line: &str, l
             "death signal, shutting down workers",
             "SignalException: Process ",
         ];
-        AhoCorasick::new(words).expect("a few short texts")
+        // Leftmost matches alone are looked for by SIMD.
+        let words = AhoCorasick::builder()
+            .match_kind(MatchKind::LeftmostFirst)
+            .build(words);
+        words.expect("a few short texts")
     });
     if !WORDS.is_match(line) {
         return;

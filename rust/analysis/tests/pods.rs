@@ -177,3 +177,38 @@ fn another_ranks_line_before_what_an_exception_says_hides_nothing() {
     job.write("job.log", text.to_owned() + &lost + &status + &summary);
     assert_eq!(cause(&job.report()).1, "collective_mismatch");
 }
+
+#[test]
+fn ranks_that_fail_alike_are_not_sure_where_the_words_of_others_are_not_here() {
+    for heard in [false, true] {
+        let job = Job::new("unheard");
+        for node in 0..2_u32 {
+            let mut text = labelled(&format!("[rank{}]: ", 2 * node), "ValueError: bad batch");
+            if heard {
+                text += &labelled(
+                    &format!("[rank{}]: ", 2 * node + 1),
+                    "ValueError: bad batch",
+                );
+            }
+            let entry = summary(&format!("node{node}"), 2 * node, 0);
+            let second = entry.split_once("[0]:\n").expect("an entry").1;
+            let second = second.replace("(local_rank: 0)", "(local_rank: 1)");
+            let second = second.replace("pid: 20", "pid: 21");
+            let second = second.replace(
+                &format!("rank      : {}", 2 * node),
+                &format!("rank      : {}", 2 * node + 1),
+            );
+            text += &(failed(0)
+                + &entry.replace("  <NO_OTHER_FAILURES>\n", &format!("[1]:\n{second}")));
+            job.write(&format!("train-worker-{node}.log"), text);
+        }
+        let found = job.report();
+        let sure = if heard {
+            Confidence::High
+        } else {
+            Confidence::Medium
+        };
+        assert_eq!((cause(&found).0, cause(&found).2), (None, sure), "{heard}");
+        assert_eq!(found.ranks.primary, "0-3");
+    }
+}

@@ -18,7 +18,6 @@ import tempfile
 import threading
 import time
 import uuid
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
@@ -28,6 +27,9 @@ from table import JOBS, Job
 HERE = Path(__file__).resolve().parent
 CORPUS = HERE.parent / "data" / "corpus"
 VENV = "/opt/venv"
+
+# Seconds that a task has to end after srun's SIGTERM; Slurm's own default.
+KILL_WAIT = 30
 
 # What a node does before it runs its command: its own host name and files of its
 # machine, and the places of the job.
@@ -121,6 +123,10 @@ class Run:
         self.venv = venv
         self.files = directory / "job"
         self.truth = directory / "truth"
+        # When the tasks were told to end, by the monotonic clock; 0 while they run.
+        self.ended = 0.0
+        # The tasks of whose end srun has told.
+        self.told: set[int] = set()
         self.files.mkdir()
         self.truth.mkdir()
         names = [f"{job.host}{number}" for number in range(job.nodes)]
@@ -168,22 +174,50 @@ class Run:
                 name = json.loads(lost.read_text())["node"]
                 [node] = [node for node in self.nodes if node.name == name]
                 node.take_away()
-            if self.job.launcher == "srun" and self.job.kill_on_bad_exit:
-                self.end_all_when_one_ended()
+            if self.job.launcher == "srun":
+                self.tell_of_ended_tasks()
+                if self.job.kill_on_bad_exit:
+                    self.end_all_when_one_ended()
+        self.tell_of_ended_tasks()
+
+    def tell_of_ended_tasks(self) -> None:
+        """Write what srun says of tasks that failed, as they do."""
+        for task, process in enumerate(self.tasks):
+            status = process.poll()
+            if task in self.told or not status:
+                continue
+            self.told.add(task)
+            if status > 128:
+                status = 128 - status
+            exited = f"Exited with exit code {status}"
+            said = signal.strsignal(-status) if status < 0 else exited
+            node = self.nodes[task // self.job.nproc].name
+            self.console.write(f"srun: error: {node}: task {task}: {said}\n".encode())
+
+    @property
+    def tasks(self) -> list[subprocess.Popen[bytes]]:
+        """The ranks by number, where each was started by itself."""
+        started = [task for node in self.nodes for task in node.processes]
+        return started if self.job.launcher == "srun" else []
 
     def end_all_when_one_ended(self) -> None:
-        """Send SIGTERM to all tasks, as srun does when one has failed."""
-        tasks = [task for node in self.nodes for task in node.processes]
-        bad = [task for task in tasks if task.poll() not in (None, 0)]
-        if bad and not getattr(self, "ended", None):
+        """Send SIGTERM to all tasks, as srun does when one has failed; then SIGKILL."""
+        if self.told and not self.ended:
             time.sleep(1.5)
-            self.ended = True
-            for task in tasks:
-                if task.poll() is None:
-                    # unshare's child is the first process, and the rank is its child.
-                    for first in children(task.pid):
-                        for rank in children(first):
-                            os.kill(rank, signal.SIGTERM)
+            self.ended = time.monotonic()
+            self.console.write(f"srun: Terminating StepId={self.job.run_id}.0".encode())
+            self.signal_tasks(signal.SIGTERM)
+        elif self.told and time.monotonic() > self.ended + KILL_WAIT:
+            self.signal_tasks(signal.SIGKILL)
+
+    def signal_tasks(self, number: int) -> None:
+        """Send a signal to the ranks that still run."""
+        for task in self.tasks:
+            if task.poll() is None:
+                # unshare's child is the first process, and the rank is its child.
+                for first in children(task.pid):
+                    for rank in children(first):
+                        os.kill(rank, number)
 
     def start_agents(self) -> None:
         """Start one torchrun a node."""
@@ -342,9 +376,6 @@ def keep(run: Run) -> None:
                 # As shells and schedulers say it.
                 shown = status if status >= 0 else 128 - status
                 (run.files / f"agent{number}.rc").write_text(f"{shown}\n")
-    if job.launcher == "srun":
-        with (run.files / "console.log").open("a") as console:
-            console.writelines(srun_lines(run))
     for path in sorted(run.files.rglob("*"), reverse=True):
         name = path.relative_to(run.files).as_posix()
         if path.is_file() and not job.keeps(name, path):
@@ -356,19 +387,6 @@ def keep(run: Run) -> None:
     for path in run.files.rglob("*"):
         if path.is_file():
             clean(path)
-
-
-def srun_lines(run: Run) -> Iterator[str]:
-    """Yield what srun says of tasks that failed, from their real statuses."""
-    for rank in range(run.job.nodes * run.job.nproc):
-        node = run.nodes[rank // run.job.nproc]
-        status = node.processes[rank % run.job.nproc].wait()
-        if status > 128:
-            status = 128 - status
-        if status:
-            exited = f"Exited with exit code {status}"
-            said = signal.strsignal(-status) if status < 0 else exited
-            yield f"srun: error: {node.name}: task {rank}: {said}\n"
 
 
 def clean(path: Path) -> None:
@@ -390,10 +408,25 @@ def clean(path: Path) -> None:
     os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
 
 
+def is_named(run: Run, host: object) -> bool:
+    """Return whether anything that is kept tells a host's name."""
+    if not isinstance(host, str):
+        return True
+    kept = [path for path in run.files.rglob("*") if path.is_file()]
+    names = (path.relative_to(run.files).as_posix() for path in kept)
+    contents = (path.read_bytes() for path in kept)
+    return any(host in name for name in names) or any(
+        host.encode() in content for content in contents
+    )
+
+
 def store(run: Run, version: str) -> None:
     """Put the job's files and its label into the corpus."""
     found = label(run, version)
     keep(run)
+    if not (run.job.placed and is_named(run, found.get("node"))):
+        # Then nobody can be asked for it.
+        del found["node"]
     written = {
         path.relative_to(run.files).as_posix(): round(path.stat().st_mtime, 3)
         for path in sorted(run.files.rglob("*.json"))

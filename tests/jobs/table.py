@@ -12,6 +12,8 @@ from typing import Any, Literal
 #   pods      a log for each node, in which its launcher and its ranks speak
 #   tee       one log of all nodes, ranks marked by torchrun: [default0]:
 #   plain     one log of all nodes, without a mark
+#             (or, where no launcher is, one for each rank)
+#   tasks     a log for each task, and one of srun's own, as by srun --output=%t
 #   labelled  one log of all tasks, marked as by srun --label: "3: "
 #   records   FIRSTFAULT_DIR alone
 #   both      FIRSTFAULT_DIR and the launchers' own output
@@ -23,6 +25,7 @@ Layout = Literal[
     "pods",
     "tee",
     "plain",
+    "tasks",
     "labelled",
     "records",
     "both",
@@ -58,6 +61,8 @@ class Job:
     # Whom the label names: the ranks planted at, their host, any of the two, or nobody.
     who: Literal["ranks", "host", "either", "nobody"] = "ranks"
     rank_optional: str = ""
+    # Whether anything that is kept tells on which host the rank was.
+    placed: bool = True
     launcher: Literal["torchrun", "srun"] = "torchrun"
     kill_on_bad_exit: bool = True
     restarts: int = 0
@@ -97,6 +102,7 @@ class Job:
         """Return whether a file is kept, by its path below the job's directory."""
         in_node = name.startswith(self.host)
         agent = name.startswith("agent")
+        rank = name.startswith("rank")
         record = name.startswith("firstfault/")
         match self.layout:
             case "tree":
@@ -105,8 +111,12 @@ class Job:
                 return in_node and path.suffix == ".json"
             case "logs":
                 return in_node and path.suffix == ".log"
-            case "agents" | "pods":
+            case "agents":
                 return agent and path.suffix == ".err"
+            case "pods":
+                return (agent or rank) and path.suffix == ".err"
+            case "tasks":
+                return rank or name == "console.log"
             case "tee" | "plain" | "labelled":
                 return name == "console.log"
             case "records":
@@ -116,9 +126,12 @@ class Job:
 
     def renamed(self, name: str) -> str:
         """Return the name under which a file or folder is kept."""
-        if self.layout == "pods" and name.startswith("agent"):
-            return name.replace("agent", "train-worker-").replace(".err", ".log")
-        if self.layout == "labelled":
+        if self.layout == "pods":
+            number = name.removeprefix("agent").removeprefix("rank")
+            return f"train-worker-{number}".replace(".err", ".log")
+        if self.layout == "tasks" and name.startswith("rank"):
+            return name.replace("rank", "task-").replace(".err", ".out")
+        if self.layout in ("labelled", "tasks"):
             return name.replace("console.log", f"slurm-{self.run_id}.out")
         return name
 
@@ -155,7 +168,23 @@ SRUN: Any = {"launcher": "srun"}
 FIRST: Any = {"recorder": "firstfault"}
 NONE: Any = {"recorder": "none"}
 FOUR: Any = {"nproc": 4}
+# One rank a pod, without a launcher: nobody ends the others when one has failed.
+ALONE: Any = {
+    "launcher": "srun",
+    "kill_on_bad_exit": False,
+    "nodes": 3,
+    "nproc": 1,
+    "recorder": "none",
+    "program": WAIT,
+}
+NOBODY: Any = {"who": "nobody"}
+SHORT: Any = {"program": WAIT}
+UNKNOWN: Any = {"rank_optional": NOBODY_KNOWS, "program": WAIT}
 FULL = ["disk_full"]
+CONFIG = ["config_error", *VALUE]
+NAN = ["nan_loss"]
+KILLED = ["killed_unknown"]
+SERVER = ["network_error", *VALUE]
 
 JOBS = (
     # Exceptions of one rank.
@@ -624,6 +653,646 @@ JOBS = (
         EXIT,
         restarts=1,
         **OLD,
+    ),
+    # More of all ranks alike.
+    Job(
+        "exit_text_all_plain",
+        everywhere("exit_text"),
+        ["config_error", *EXIT],
+        "plain",
+        **NONE,
+        **NOBODY,
+    ),
+    Job(
+        "exit_text_all_srun_old",
+        everywhere("exit_text", "build"),
+        ["config_error", *EXIT],
+        "labelled",
+        **NONE,
+        **SRUN,
+        **OLD,
+        **NOBODY,
+    ),
+    Job(
+        "exit_text_all_alone",
+        everywhere("exit_text"),
+        ["config_error", *EXIT],
+        "pods",
+        **ALONE,
+        **NOBODY,
+    ),
+    Job(
+        "assertion_all_pods",
+        everywhere("assertion", "build"),
+        ["assertion", *CONFIG],
+        "pods",
+        **NONE,
+        **NOBODY,
+    ),
+    Job(
+        "assertion_all_srun",
+        everywhere("assertion"),
+        ["assertion", *CONFIG],
+        "labelled",
+        **NONE,
+        **SRUN,
+        **NOBODY,
+    ),
+    Job(
+        "undefined_all_tee_old",
+        everywhere("undefined_name"),
+        CONFIG,
+        "tee",
+        **NONE,
+        **OLD,
+        **NOBODY,
+    ),
+    Job(
+        "attribute_all_srun",
+        everywhere("misspelled", "build"),
+        ["import_error", *CONFIG],
+        "labelled",
+        **NONE,
+        **SRUN,
+        **NOBODY,
+    ),
+    Job(
+        "attribute_all_alone",
+        everywhere("nothing_there"),
+        CONFIG,
+        "pods",
+        **ALONE,
+        **NOBODY,
+    ),
+    Job(
+        "type_all_logs_old",
+        everywhere("missing_argument", "build"),
+        CONFIG,
+        "logs",
+        **NONE,
+        **OLD,
+        **NOBODY,
+    ),
+    Job(
+        "usage_all_pods",
+        everywhere("command_line"),
+        ["config_error", *EXIT],
+        "pods",
+        **NONE,
+        **NOBODY,
+    ),
+    Job(
+        "usage_all_tree_old",
+        everywhere("command_line"),
+        ["config_error", *EXIT],
+        **OLD,
+        **NOBODY,
+    ),
+    Job(
+        "json_all_plain", everywhere("broken_config"), CONFIG, "plain", **NONE, **NOBODY
+    ),
+    Job(
+        "variable_all_tasks_old",
+        everywhere("unset_variable"),
+        CONFIG,
+        "tasks",
+        **NONE,
+        **SRUN,
+        **OLD,
+        **NOBODY,
+    ),
+    Job(
+        "syntax_all_tee",
+        everywhere("syntax_error", "import"),
+        CONFIG,
+        "tee",
+        **NONE,
+        **NOBODY,
+    ),
+    Job(
+        "import_name_all_srun_old",
+        everywhere("moved_name", "build"),
+        ["import_error"],
+        "labelled",
+        **NONE,
+        **SRUN,
+        **OLD,
+        **NOBODY,
+    ),
+    Job(
+        "shard_all_pods",
+        everywhere("missing_shard", "build"),
+        ["missing_file"],
+        "pods",
+        **NONE,
+        **NOBODY,
+    ),
+    Job(
+        "driver_all_srun",
+        everywhere("no_driver"),
+        ["driver_mismatch", "gpu_lost"],
+        "labelled",
+        **NONE,
+        **SRUN,
+        **NOBODY,
+    ),
+    Job(
+        "backend_all_pods_old",
+        everywhere("gpu_backend"),
+        ["process_group_misuse", "driver_mismatch", "gpu_lost", "config_error"],
+        "pods",
+        **NONE,
+        **OLD,
+        **NOBODY,
+    ),
+    Job(
+        "interface_all_plain",
+        everywhere("wrong_interface"),
+        ["network_error", *CONFIG],
+        "plain",
+        **NONE,
+        **NOBODY,
+    ),
+    Job(
+        "weights_all_tee",
+        everywhere("other_weights", "build"),
+        ["checkpoint_corrupt"],
+        "tee",
+        **NONE,
+        **NOBODY,
+    ),
+    Job(
+        "layers_all_tasks",
+        everywhere("missing_layers", "build"),
+        ["checkpoint_mismatch"],
+        "tasks",
+        **NONE,
+        **SRUN,
+        **NOBODY,
+    ),
+    Job(
+        "loss_all_labelled",
+        everywhere("loss_check", "step 3"),
+        NAN,
+        "labelled",
+        **NONE,
+        **NOBODY,
+    ),
+    Job(
+        "loss_all_pods_old",
+        everywhere("loss_check", "step 3"),
+        NAN,
+        "pods",
+        **NONE,
+        **OLD,
+        **NOBODY,
+    ),
+    Job(
+        "shapes_host_pods",
+        (Plant("wrong_shapes", (2, 3)),),
+        VALUE,
+        "pods",
+        who="either",
+        **NONE,
+    ),
+    # More of one rank alone.
+    Job(
+        "cleanup_plain",
+        one("failing_cleanup", 1),
+        [*VALUE, "missing_file"],
+        "plain",
+        **NONE,
+    ),
+    Job(
+        "cleanup_srun_old",
+        one("failing_cleanup", 2),
+        [*VALUE, "missing_file"],
+        "labelled",
+        **NONE,
+        **SRUN,
+        **OLD,
+    ),
+    Job("norm_tee_old", one("total_norm", 2), NAN, "tee", **NONE, **OLD),
+    Job("anomaly_pods", one("anomaly", 3), NAN, "pods", **NONE),
+    Job(
+        "thread_exit_plain_old",
+        one("thread_exits", 2),
+        [*VALUE, *EXIT],
+        "plain",
+        **NONE,
+        **OLD,
+    ),
+    Job(
+        "thread_exit_tasks",
+        one("thread_exits", 1),
+        [*VALUE, *EXIT],
+        "tasks",
+        **NONE,
+        **SRUN,
+    ),
+    Job(
+        "thread_dead_srun",
+        one("empty_queue", 1),
+        ["hang", *VALUE],
+        "labelled",
+        **NONE,
+        **SRUN,
+        **SHORT,
+    ),
+    Job(
+        "thread_dead_pods",
+        one("empty_queue", 2),
+        ["hang", *VALUE],
+        "pods",
+        **NONE,
+        **SHORT,
+    ),
+    Job("refused_tee", one("refused", 0), SERVER, "tee", **NONE),
+    Job(
+        "server_name_srun",
+        one("unknown_server", 3, "build"),
+        ["dns_failure", *SERVER],
+        "labelled",
+        **NONE,
+        **SRUN,
+    ),
+    Job(
+        "server_silent_pods_old", one("silent_server", 0), SERVER, "pods", **NONE, **OLD
+    ),
+    Job("forbidden_plain", one("forbidden", 1), ["permission_denied"], "plain", **NONE),
+    Job(
+        "own_store_pods",
+        one("own_store", 0, "config"),
+        ["port_in_use"],
+        "pods",
+        **NONE,
+        **SHORT,
+    ),
+    Job(
+        "own_store_tee_old",
+        one("own_store", 0, "config"),
+        ["port_in_use"],
+        "tee",
+        **NONE,
+        **OLD,
+        **SHORT,
+    ),
+    Job(
+        "child_killed_srun",
+        one("child_killed", 2),
+        [*VALUE, *KILLED],
+        "labelled",
+        **NONE,
+        **SRUN,
+    ),
+    Job("spawned_plain", one("spawned_fails", 3), VALUE, "plain", **NONE),
+    Job("at_exit_agents", one("at_exit_hard", 1, "end"), EXIT, "agents", **NONE),
+    Job(
+        "at_exit_srun", one("at_exit_hard", 2, "end"), EXIT, "labelled", **NONE, **SRUN
+    ),
+    Job("at_exit_noise_tree", one("at_exit_noise", 1, "end"), []),
+    Job(
+        "asserted_srun",
+        one("failed_assert", 3),
+        ["abort", "assertion"],
+        "labelled",
+        **NONE,
+        **SRUN,
+    ),
+    Job("smashed_pods", one("smashed_stack", 1), HEAP, "pods", **NONE),
+    Job(
+        "breakpoint_tee_old", one("breakpoint_left", 2), ["trap"], "tee", **NONE, **OLD
+    ),
+    Job("fatal_plain", one("fatal", 0), ["abort"], "plain", **NONE),
+    Job(
+        "overflow_labelled",
+        one("native_recursion", 3),
+        ["segfault"],
+        "labelled",
+        **NONE,
+    ),
+    Job(
+        "threads_pods_old",
+        one("many_threads", 1),
+        ["resource_limit", "host_memory_exhausted"],
+        "pods",
+        **NONE,
+        **OLD,
+    ),
+    Job("value_alone", one("bad_value", 1), VALUE, "pods", **ALONE),
+    Job("null_alone_old", one("null_pointer", 2), ["segfault"], "pods", **ALONE, **OLD),
+    # More that were killed, lost or ended from outside.
+    Job("killed_pods", one("killed", 1), KILLED, "pods", **NONE),
+    Job(
+        "killed_alone",
+        one("killed", 2),
+        [*KILLED, "vanished", "host_lost", "unknown"],
+        "pods",
+        **ALONE,
+    ),
+    Job(
+        "killed_early_srun",
+        one("killed", 2, "config"),
+        KILLED,
+        "labelled",
+        **NONE,
+        **SRUN,
+        **SHORT,
+    ),
+    Job(
+        "exit_early_pods", one("exit_hard", 3, "config"), EXIT, "pods", **NONE, **SHORT
+    ),
+    Job(
+        "exit_early_tasks_old",
+        one("exit_hard", 1, "config"),
+        EXIT,
+        "tasks",
+        **NONE,
+        **SRUN,
+        **OLD,
+        **SHORT,
+    ),
+    Job(
+        "killed_host_srun",
+        (Plant("killed", (2, 3)),),
+        [*KILLED, "host_lost"],
+        "labelled",
+        who="either",
+        **NONE,
+        **SRUN,
+    ),
+    Job(
+        "killed_host_plain",
+        (Plant("killed", (2, 3)),),
+        [*KILLED, "host_lost"],
+        "plain",
+        who="either",
+        **NONE,
+    ),
+    Job(
+        "node_lost_srun",
+        (Plant("lose_node", (2, 3)),),
+        ["host_lost", *KILLED],
+        "labelled",
+        who="either",
+        **NONE,
+        **SRUN,
+    ),
+    Job(
+        "node_lost_tee",
+        one("lose_node", 2),
+        ["host_lost", "peer_lost"],
+        "tee",
+        who="host",
+        **NONE,
+    ),
+    Job(
+        "node_lost_alone",
+        one("lose_node", 1),
+        ["host_lost", "vanished", "unknown", *KILLED],
+        "pods",
+        **ALONE,
+    ),
+    Job(
+        "launcher_killed_pods",
+        one("kill_launcher", 2),
+        ["host_lost", *STOPPED, *KILLED],
+        "pods",
+        who="host",
+        **NONE,
+    ),
+    Job(
+        "launcher_killed_tree_old",
+        one("kill_launcher", 3),
+        ["host_lost", *STOPPED, *KILLED],
+        who="host",
+        **OLD,
+    ),
+    Job(
+        "cancel_all_srun",
+        everywhere("terminated", "step 3"),
+        [*STOPPED, *KILLED],
+        "labelled",
+        **NONE,
+        **SRUN,
+        **NOBODY,
+    ),
+    Job(
+        "interrupt_all_srun_old",
+        everywhere("interrupt", "step 3"),
+        ["interrupted"],
+        "labelled",
+        **NONE,
+        **SRUN,
+        **OLD,
+        **NOBODY,
+    ),
+    Job("preempt_labelled", one("preempt", 3), STOPPED, "labelled", who="host", **NONE),
+    Job(
+        "rendezvous_name_all_pods",
+        (),
+        ["dns_failure", "rendezvous_failed", "network_error"],
+        "pods",
+        torchrun=("--rdzv-endpoint=head-node.cluster.invalid:29400",),
+        **NONE,
+        **NOBODY,
+    ),
+    # More that wait in vain.
+    Job(
+        "pipe_srun", one("read_pipe", 2), ["hang"], "labelled", **NONE, **SRUN, **SHORT
+    ),
+    Job("pipe_pods_old", one("read_pipe", 3), ["hang"], "pods", **NONE, **OLD, **SHORT),
+    Job("lock_plain", one("locked_file", 1), ["hang"], "plain", **NONE, **SHORT),
+    Job("child_waits_tee", one("wait_for_child", 3), ["hang"], "tee", **NONE, **SHORT),
+    Job(
+        "retry_srun",
+        one("retry_forever", 0),
+        ["hang"],
+        "labelled",
+        **NONE,
+        **SRUN,
+        **SHORT,
+    ),
+    Job("retry_pods", one("retry_forever", 2), ["hang"], "pods", **NONE, **SHORT),
+    Job(
+        "gil_both", one("hold_gil", 2), ["hang", "host_stall"], "both", **FIRST, **SHORT
+    ),
+    Job(
+        "gil_labelled_old",
+        one("hold_gil", 1),
+        ["hang", "host_stall"],
+        "labelled",
+        **NONE,
+        **OLD,
+        **SHORT,
+    ),
+    Job("deaf_pods", one("deaf", 1), ["hang"], "pods", **NONE, **SHORT),
+    Job(
+        "stopped_srun",
+        one("stopped", 1),
+        ["hang", "host_stall"],
+        "labelled",
+        **NONE,
+        **SRUN,
+        **SHORT,
+    ),
+    Job(
+        "stopped_pods",
+        one("stopped", 3),
+        ["hang", "host_stall"],
+        "pods",
+        **NONE,
+        **SHORT,
+    ),
+    Job(
+        "slow_tee",
+        one("slow", 2),
+        ["hang", "collective_timeout", "host_stall"],
+        "tee",
+        **NONE,
+        **SHORT,
+    ),
+    Job(
+        "slow_tasks",
+        one("slow", 3),
+        ["hang", "collective_timeout", "host_stall"],
+        "tasks",
+        **NONE,
+        **SRUN,
+        **SHORT,
+    ),
+    Job("hang_alone", one("sleep", 1), ["hang"], "pods", **ALONE),
+    Job("hang_logs", one("sleep", 2), ["hang"], "logs", **SHORT),
+    Job(
+        "hang_saving_pods_old",
+        one("sleep", 0, "checkpoint"),
+        ["hang"],
+        "pods",
+        **NONE,
+        **OLD,
+        **SHORT,
+    ),
+    Job("hang_tree_4", one("sleep", 6), ["hang"], **FOUR, **SHORT),
+    Job(
+        "late_srun",
+        one("late", 3, "config"),
+        ["never_arrived", "hang"],
+        "labelled",
+        **NONE,
+        **SRUN,
+        **SHORT,
+    ),
+    Job(
+        "late_pods_old",
+        one("late", 1, "config"),
+        ["never_arrived", "hang"],
+        "pods",
+        **NONE,
+        **OLD,
+        **SHORT,
+    ),
+    Job(
+        "loader_hang_srun",
+        one("sleep", 3, "data"),
+        ["hang", "dataloader_stall"],
+        "labelled",
+        program={**LOADER, **WAIT},
+        **NONE,
+        **SRUN,
+    ),
+    # More of collectives, and of ranks that leave.
+    Job("skip_srun", one("skip", 1), LOST, "labelled", **NONE, **SRUN, **UNKNOWN),
+    Job("shape_pods_old", one("shape", 3), LOST, "pods", **NONE, **OLD, **UNKNOWN),
+    Job("broadcast_labelled", one("broadcast", 2), LOST, "labelled", **NONE, **UNKNOWN),
+    Job("twice_plain", one("twice", 2), LOST, "plain", **NONE, **UNKNOWN),
+    Job("receive_srun", one("receive", 3), LOST, "labelled", **NONE, **SRUN, **UNKNOWN),
+    Job("group_alone_tee", one("group_alone", 0), LOST, "tee", **NONE, **UNKNOWN),
+    Job("leave_tasks", one("leave", 1), LOST, "tasks", **NONE, **SRUN, **UNKNOWN),
+    Job(
+        "exit_zero_pods",
+        one("exit_zero", 3),
+        ["left_early", *EXIT],
+        "pods",
+        **NONE,
+        **SHORT,
+    ),
+    Job(
+        "exit_zero_srun",
+        one("exit_zero", 1),
+        ["left_early", *EXIT],
+        "labelled",
+        placed=False,
+        **NONE,
+        **SRUN,
+        **SHORT,
+    ),
+    # More of DataLoader workers.
+    Job(
+        "loader_memory_srun",
+        one("no_python_memory", 1, "data"),
+        ["dataloader_error", "host_memory_exhausted"],
+        "labelled",
+        program=LOADER,
+        **NONE,
+        **SRUN,
+    ),
+    Job(
+        "loader_shm_labelled_old",
+        one("much_shared", 3, "data"),
+        ["shared_memory_exhausted"],
+        "labelled",
+        program=LOADER,
+        shm="2m",
+        **NONE,
+        **OLD,
+    ),
+    Job(
+        "loader_killed_pods",
+        one("killed", 0, "data"),
+        ["dataloader_worker_died"],
+        "pods",
+        program=LOADER,
+        **NONE,
+    ),
+    Job(
+        "loader_module_tasks",
+        one("missing_module", 2, "data"),
+        ["dataloader_error", "import_error"],
+        "tasks",
+        program=LOADER,
+        **NONE,
+        **SRUN,
+    ),
+    # More than one fault or attempt, again.
+    Job(
+        "two_pods",
+        (Plant("bad_value", (1,)), Plant("missing_shard", (2,))),
+        [*VALUE, "missing_file"],
+        "pods",
+        **NONE,
+    ),
+    Job(
+        "two_srun_old",
+        (Plant("killed", (0,)), Plant("short_list", (3,))),
+        [*VALUE, *KILLED],
+        "labelled",
+        **NONE,
+        **SRUN,
+        **OLD,
+    ),
+    Job("restart_works_pods", one("killed", 2), KILLED, "pods", restarts=1, **NONE),
+    Job("restart_works_tree_old", one("bad_value", 1), VALUE, restarts=1, **OLD),
+    Job(
+        "restart_twice_tee",
+        (
+            Plant("null_pointer", (3,)),
+            Plant("bad_value", (0,), attempts=(1,), cause=False),
+            Plant("exit_status", (2,), attempts=(2,), cause=False),
+        ),
+        ["segfault"],
+        "tee",
+        restarts=2,
+        **NONE,
     ),
     # Nothing at all.
     Job("well_tree", (), []),

@@ -13,6 +13,7 @@ use crate::hearsay::Hearsay;
 use crate::hosts::HostFact;
 use crate::kept::{Record, Shared};
 use crate::logs::Signalled;
+use crate::numbered::ranks_of;
 use crate::numbers::{Numbers, loose_ranks};
 use crate::recorder::Dump;
 use crate::records::{choose, drop_copies};
@@ -46,6 +47,8 @@ pub(crate) struct Job {
     pub(crate) facts: Vec<HostFact>,
     /// Ends of processes of which nothing tells whose they were.
     pub(crate) exits: Vec<Exit>,
+    /// Whether srun ended a step and told how its tasks ended by that: it told of all that did not end well.
+    pub(crate) step_ended: bool,
     /// What flight recorders dumped.
     pub(crate) dumps: Vec<Dump>,
     pub(crate) damaged: Vec<DamagedFile>,
@@ -197,8 +200,15 @@ pub(crate) fn assemble(mut evidence: Evidence, options: &Options) -> Job {
         job.attempts.entry(0).or_default();
     }
     let exits = std::mem::take(&mut evidence.exits);
+    let numbered = ranks_of(
+        &evidence.consoles,
+        &evidence.agents,
+        &exits,
+        &evidence.silent_logs,
+    );
     job.add_exits(exits, &evidence.agents, &evidence.consoles);
-    job.add_consoles(std::mem::take(&mut evidence.consoles), &evidence.agents);
+    let consoles = std::mem::take(&mut evidence.consoles);
+    job.add_consoles(consoles, &evidence.agents, &numbered);
     job.match_rounds();
     job.finish(&evidence, options);
     job

@@ -2,13 +2,14 @@
 
 mod labels;
 
-pub(crate) use labels::Label;
+pub(crate) use labels::{Label, are_tasks, task};
 
 use crate::dress::{Plain, Whose};
+use crate::logs::ROOT_CAUSE;
 use crate::parse::begin;
 use labels::{
-    are_tasks, block, from_traceback, is_end_of_launcher, is_last_of_launcher, is_launcher,
-    is_workers, launcher_reports, split, unjoined, watchdogs,
+    block, from_traceback, is_end_of_launcher, is_last_of_launcher, is_launcher, is_rule,
+    is_workers, last_of_launchers, launcher_reports, split, unjoined, watchdogs,
 };
 use std::collections::{BTreeMap, HashSet};
 use std::path::{Path, PathBuf};
@@ -94,6 +95,10 @@ pub(crate) fn console(path: &Path, plain: &Plain<'_>) -> Option<Console> {
         ..Console::default()
     };
     let mut in_launcher: HashSet<Option<Label>> = HashSet::new();
+    // Where the last launcher begins to end: what another says before is not its.
+    let last = last_of_launchers(&plain.text);
+    let mut in_summary: HashSet<Option<Label>> = HashSet::new();
+    let mut inside = Inside::default();
     let mut by_logger = false;
     let mut of_block = None;
     for (index, raw) in plain.text.lines().enumerate() {
@@ -104,21 +109,33 @@ pub(crate) fn console(path: &Path, plain: &Plain<'_>) -> Option<Console> {
             of_block = whose;
             continue;
         }
-        let (own, line) = split(raw, tasks);
+        let (own, task, line) = split(raw, tasks);
+        inside.note(own, task);
         let told = plain.whose(index).map(Label::from);
-        if own.is_none() && of_block.is_none() && !matches!(told, Some(Label::Rank(_))) {
+        let speaker = own.or(told);
+        let is_ranks = !matches!(own, None | Some(Label::Task(_)))
+            || of_block.is_some()
+            || matches!(told, Some(Label::Rank(_)));
+        if !is_ranks {
             // A launcher speaks at the end: its own traceback, then its summary. Another host's workers may come after it.
             if is_last_of_launcher(line) {
-                in_launcher.insert(told);
+                in_launcher.insert(speaker);
             } else if is_workers(line) {
-                in_launcher.remove(&told);
+                in_launcher.remove(&speaker);
+            }
+            if line.starts_with(ROOT_CAUSE) {
+                in_summary.insert(speaker);
+            }
+            if is_rule(line) && in_summary.remove(&speaker) && last > Some(index) {
+                in_launcher.remove(&speaker);
+                continue;
             }
             let own_end = !reports && is_end_of_launcher(line);
-            if in_launcher.contains(&told) || is_launcher(line) && !own_end {
+            if in_launcher.contains(&speaker) || is_launcher(line) && !own_end {
                 continue;
             }
         }
-        let Some(label) = own.or(told).or(of_block).or_else(|| watchdogs(line)) else {
+        let Some(label) = speaker.or(of_block).or_else(|| watchdogs(line)) else {
             console.unlabelled.push(from_traceback(line), index + 1);
             continue;
         };
@@ -141,6 +158,9 @@ pub(crate) fn console(path: &Path, plain: &Plain<'_>) -> Option<Console> {
         for part in parts.as_deref().unwrap_or(&[line]) {
             output.push(part, index + 1);
         }
+    }
+    if inside.are_tasks_ranks() {
+        console.unite_tasks();
     }
     console.unlabelled.begin_tracebacks();
     for output in console.ranks.values_mut() {
@@ -167,6 +187,29 @@ fn is_programs(line: &str) -> bool {
         digit && level.is_some_and(|level| b"WEIFVC".contains(level))
     };
     !(line.is_empty() || is_level(0) || line.starts_with('[') && is_level(1))
+}
+
+/// What torch's labels inside those of a launcher tell of the launcher's numbers.
+#[derive(Debug, Default)]
+struct Inside {
+    same: bool,
+    other: bool,
+}
+
+impl Inside {
+    fn note(&mut self, label: Option<Label>, task: Option<u32>) {
+        let (Some(Label::Rank(rank)), Some(task)) = (label, task) else {
+            return;
+        };
+        // The first rank of the first host says nothing.
+        self.same |= rank == task && rank > 0;
+        self.other |= rank != task;
+    }
+
+    /// Whether each task is the rank of its number: then it is so of those that torch has labelled nowhere.
+    fn are_tasks_ranks(&self) -> bool {
+        self.same && !self.other
+    }
 }
 
 impl From<Whose> for Label {
@@ -244,6 +287,17 @@ impl Console {
         }
     }
 
+    /// Gives what stands under the numbers of tasks to the ranks of these numbers.
+    fn unite_tasks(&mut self) {
+        let tasks = self.ranks.keys().filter_map(|label| match label {
+            Label::Task(task) => Some(*task),
+            _ => None,
+        });
+        for task in tasks.collect::<Vec<_>>() {
+            self.unite(Label::Task(task), task);
+        }
+    }
+
     /// Where torch's own labels stand inside a launcher's, the two are one rank.
     fn settle(&mut self) {
         let global = self
@@ -270,16 +324,20 @@ impl Console {
         if ranks > locals {
             return;
         }
-        let numbers: Vec<u32> = (0..=locals.unwrap_or(0)).collect();
-        for number in numbers {
-            let Some(mut whole) = self.ranks.remove(&Label::Local(number)) else {
-                continue;
-            };
-            if let Some(last) = self.ranks.remove(&Label::Rank(number)) {
-                whole.merge(last);
-            }
-            self.ranks.insert(Label::Rank(number), whole);
+        for number in 0..=locals.unwrap_or(0) {
+            self.unite(Label::Local(number), number);
         }
+    }
+
+    /// Gives what stands under another label to a rank, in the order of the log.
+    fn unite(&mut self, label: Label, rank: u32) {
+        let Some(mut whole) = self.ranks.remove(&label) else {
+            return;
+        };
+        if let Some(last) = self.ranks.remove(&Label::Rank(rank)) {
+            whole.merge(last);
+        }
+        self.ranks.insert(Label::Rank(rank), whole);
     }
 }
 

@@ -61,7 +61,7 @@ impl Attempt<'_> {
             .collect()
     }
 
-    fn total(&self) -> usize {
+    pub(crate) fn total(&self) -> usize {
         self.outcomes.len() + self.missing.len()
     }
 
@@ -260,7 +260,10 @@ impl Attempt<'_> {
             } else {
                 Confidence::Medium
             };
-        let doubt = self.doubt(&alike);
+        let unheard = |rank: &u32| self.left_with_one(*rank) && !same.contains(rank);
+        let unheard = rule.generic && self.with_end(End::Primary).iter().any(unheard);
+        let unheard = unheard.then_some("of others that failed the text is not here");
+        let doubt = self.doubt(&alike).or(unheard);
         reasons.extend(doubt.map(str::to_owned));
         let confidence = match doubt {
             Some(_) => confidence.min(Confidence::Medium),

@@ -31,15 +31,14 @@ impl Job {
                 _ => None,
             })
             .collect();
-        let listed: BTreeSet<u32> = exits
-            .iter()
-            .filter_map(|exit| match exit.who {
-                Who::Task(task) => Some(task),
-                _ => None,
-            })
-            .collect();
+        let listed: BTreeSet<u32> = exits.iter().filter_map(Exit::task).collect();
         // srun lists every task that failed, mpirun the first: with ranks beyond them, a task may be a host.
         let all_listed = spoken.is_subset(&listed);
+        // mpirun gives process IDs, and tells of the first alone.
+        let by_step = |exit: &Exit| {
+            matches!(exit.who, Who::Task(_)) && exit.after_others && exit.pid.is_none()
+        };
+        self.step_ended = !tasks_are_hosts && exits.iter().any(by_step);
         for exit in exits {
             let rank = match exit.who {
                 Who::Task(_) if tasks_are_hosts => continue,

@@ -39,6 +39,16 @@ pub(crate) enum Who {
     Unknown,
 }
 
+impl Exit {
+    /// Returns the task that it tells of.
+    pub(crate) fn task(&self) -> Option<u32> {
+        match self.who {
+            Who::Task(task) => Some(task),
+            _ => None,
+        }
+    }
+}
+
 /// At most so many exits of one log are kept.
 const MAX_EXITS: usize = 1 << 17;
 

@@ -30,10 +30,7 @@ impl Job {
                     .find(|run| run.file_name() == Some(name.as_os_str()))
             });
             let by_rank = || {
-                let base = agent
-                    .entries
-                    .first()
-                    .and_then(|entry| entry.rank.checked_sub(entry.local_rank))?;
+                let base = agent.base()?;
                 runs.iter().find(|run| {
                     numbers.base(run, attempt) == Some(base) && !numbers.is_assumed(run, attempt)
                 })
@@ -103,15 +100,13 @@ impl Job {
                     (evidence.uncaught, evidence.by_summary) = (true, true);
                 }
             }
+            self.add_unlisted(agent, last, &host);
             // A launcher that was ended, or names one worker, tells of an attempt even where no worker left anything.
             if run.is_none() && agent.entries.is_empty() && agent.signalled.is_some() {
                 self.attempts.entry(last).or_default();
             }
             {
-                let stated = agent
-                    .entries
-                    .first()
-                    .and_then(|entry| entry.rank.checked_sub(entry.local_rank));
+                let stated = agent.base();
                 let free = self
                     .all_ranks()
                     .map(|rank| rank.rank.saturating_add(1))
@@ -158,6 +153,28 @@ impl Job {
             if let Some(entry) = agent.entries.first() {
                 known.label.clone_from(&entry.host);
             }
+        }
+    }
+
+    /// Adds the workers that a launcher ended and did not list.
+    fn add_unlisted(&mut self, agent: &AgentLog, attempt: u32, host: &HostKey) {
+        let Some(base) = agent.base() else {
+            return;
+        };
+        let name = agent.path.file_name().unwrap_or_default();
+        for (local_rank, pid) in agent.unlisted() {
+            let rank = base.saturating_add(local_rank);
+            let evidence = self.rank(attempt, rank, Some(local_rank), host.clone());
+            let forced = agent.forced.contains(&pid);
+            evidence.status.get_or_insert_with(|| Status {
+                value: if forced { -9 } else { -15 },
+                time_ns: None,
+                source: name.to_string_lossy().into_owned(),
+                log: agent.path.clone(),
+                pid: Some(pid),
+                forced: Some(forced),
+                asked: Some(true),
+            });
         }
     }
 

@@ -50,6 +50,7 @@ mod jobs;
 mod kept;
 mod launchers;
 mod memory;
+mod numbered;
 mod numbers;
 mod outcome;
 mod output;

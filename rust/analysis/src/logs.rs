@@ -2,9 +2,13 @@
 //!
 //! Source: torch/distributed/elastic/multiprocessing/api.py and errors/__init__.py (`ChildFailedError.format_msg`)
 
+mod workers;
+
+use crate::console::{are_tasks, task};
 use crate::date::local_seconds;
 use crate::rendezvous::{Round, rounds};
 use aho_corasick::{AhoCorasick, MatchKind};
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
 
@@ -28,6 +32,10 @@ pub struct AgentLog {
     pub succeeded: bool,
     /// The rounds of rendezvous that it took part in.
     pub rounds: Vec<Round>,
+    /// Whether no other launcher's words can be among these.
+    pub is_alone: bool,
+    /// The task as which srun runs the launcher, where it labels the lines of each.
+    pub task: Option<u32>,
 }
 
 /// One worker in torchrun's summary.
@@ -92,35 +100,37 @@ impl AgentLog {
         }
         self
     }
-
-    /// Whether the launcher asked a process to end, and whether it killed it; `None` where nothing tells.
-    ///
-    /// Of the process that it names first it asked nothing. Of the others its log tells only where it holds whom it did
-    /// ask, which stands before the rest and is lost with the log's beginning. A launcher that was ended itself shares the
-    /// signal with all workers of its group.
-    pub(crate) fn ended(&self, pid: Option<u32>) -> (Option<bool>, Option<bool>) {
-        let Some(pid) = pid else { return (None, None) };
-        let is_first = self.failed.iter().any(|failed| failed.pid == Some(pid));
-        // Of several launchers in one log each may have one number, and whom the other asked is no word of this one.
-        let is_own = |pid: &u32| {
-            let mut entries = self.entries.iter();
-            self.entries.is_empty() || entries.any(|entry| entry.pid == Some(*pid))
-        };
-        let told = (is_first || self.closed.iter().any(is_own)) && self.signalled.is_none();
-        let asked = self.closed.contains(&pid) || self.forced.contains(&pid);
-        let forced = self.forced.contains(&pid);
-        (
-            (told || asked).then_some(asked),
-            (told || forced).then_some(forced),
-        )
-    }
 }
 
 /// Returns what the launchers say whose log this is, in the order in which they first spoke.
 ///
-/// Several nodes may write into one log: their lines are told apart by the launchers' process IDs, and a summary belongs
-/// to the launcher that spoke of the same workers.
+/// Several nodes may write into one log: their lines are told apart by the numbers that srun puts before them. Without
+/// these by the launchers' process IDs, and a summary belongs to the launcher that spoke of the same workers.
 pub fn agents(path: &Path, text: &str) -> Vec<AgentLog> {
+    let all = speakers(path, text);
+    if all.is_empty() || !are_tasks(text) {
+        return all;
+    }
+    let mut tasks: BTreeMap<Option<u32>, (String, Vec<usize>)> = BTreeMap::new();
+    for (index, line) in text.lines().enumerate() {
+        let (lines, numbers) = tasks.entry(task(line).map(|(task, _)| task)).or_default();
+        lines.push_str(line);
+        lines.push('\n');
+        numbers.push(index + 1);
+    }
+    let of_task = |(task, (lines, numbers)): (Option<u32>, (String, Vec<usize>))| {
+        let number = move |line: usize| numbers.get(line - 1).copied().unwrap_or(0);
+        let logs = speakers(path, &lines).into_iter();
+        logs.map(move |log| AgentLog {
+            task,
+            ..log.renumbered(&number)
+        })
+    };
+    tasks.into_iter().flat_map(of_task).collect()
+}
+
+/// Returns what is said of launchers in lines that nothing but process IDs tells apart.
+fn speakers(path: &Path, text: &str) -> Vec<AgentLog> {
     let mut speakers: Vec<(Option<u32>, AgentLog)> = Vec::new();
     let mut summaries: Vec<Vec<Entry>> = Vec::new();
     let mut entry = Entry::default();
@@ -235,12 +245,13 @@ pub fn agents(path: &Path, text: &str) -> Vec<AgentLog> {
     // Of several launchers' rounds in one log nothing tells whose is whose.
     if let [(_, log)] = &mut speakers[..] {
         log.rounds = rounds(text);
+        log.is_alone = true;
     }
     speakers.into_iter().map(|(_, log)| log).collect()
 }
 
 const FAILURES: &str = "Failures";
-const ROOT_CAUSE: &str = "Root Cause (first observed failure)";
+pub(crate) const ROOT_CAUSE: &str = "Root Cause (first observed failure)";
 
 /// The fields of an entry, in torchrun's own form.
 const KEYS: &[&str] = &[
@@ -480,7 +491,13 @@ mod tests {
             "2026-11-29 20:01:41,461 x: ",
         ] {
             let text: String = LOG.lines().map(|line| format!("{label}{line}\n")).collect();
-            assert_eq!(agent(Path::new("a"), &text), bare, "{label}");
+            let mut found = agent(Path::new("a"), &text);
+            let task = found.task.take();
+            assert_eq!(
+                task,
+                label.strip_suffix(": ").and_then(|it| it.parse().ok())
+            );
+            assert_eq!(found, bare, "{label}");
         }
     }
 

@@ -74,6 +74,8 @@ impl Outcome<'_> {
         let rule = said
             .as_deref()
             .and_then(|said| rules.by_text("", said, ""))
+            // In a log of several ranks another's line may stand before what the exception says.
+            .filter(|rule| !rule.generic || last.is_none())
             .or(last.map(|last| last.rule));
         let rule = rule.unwrap_or_else(|| rules.by_status(-number));
         if rule.role != Role::Primary

@@ -57,6 +57,8 @@ pub struct Evidence {
     pub(crate) dumps: Vec<Dump>,
     /// Logs of Slurm jobs that tell of no failure.
     pub(crate) quiet_logs: Vec<PathBuf>,
+    /// Logs in which nobody speaks of an end, neither a rank nor anybody else.
+    pub(crate) silent_logs: Vec<PathBuf>,
     /// What was left out in reading.
     pub(crate) notes: Vec<String>,
     pub(crate) damaged: Vec<(DamagedFile, Option<SlotKey>)>,
@@ -147,6 +149,7 @@ impl Evidence {
         join(&mut self.consoles, other.consoles);
         join(&mut self.facts, other.facts);
         join(&mut self.quiet_logs, other.quiet_logs);
+        join(&mut self.silent_logs, other.silent_logs);
         join(&mut self.exits, other.exits);
         join(&mut self.dumps, other.dumps);
         join(&mut self.notes, other.notes);
@@ -231,6 +234,7 @@ pub fn scan(paths: &[PathBuf], proc: &Path) -> Result<Evidence, Error> {
         .sort_by(|a, b| (a.rank, b.last_ns(), &a.path).cmp(&(b.rank, a.last_ns(), &b.path)));
     evidence.dumps.dedup_by_key(|dump| dump.rank);
     evidence.quiet_logs.sort();
+    evidence.silent_logs.sort();
     evidence.notes.sort_unstable();
     evidence.notes.dedup();
     evidence

@@ -4,7 +4,7 @@ use crate::assemble::HostKey;
 use crate::black_box::State;
 use crate::classify::rules;
 use crate::decide::{Attempt, Decision, Subject, count};
-use crate::outcome::End;
+use crate::outcome::{End, Outcome};
 use crate::schema::Confidence;
 use std::collections::BTreeMap;
 
@@ -24,6 +24,7 @@ impl Attempt<'_> {
             .or_else(|| self.by_watchdogs())
             .or_else(|| self.preempted())
             .or_else(|| self.odd_one_out())
+            .or_else(|| self.all_asked())
             .or_else(|| self.left_alone(&timeouts))
             .or_else(|| self.silent(&timeouts))
             .or_else(|| self.left_early())
@@ -47,7 +48,13 @@ impl Attempt<'_> {
         )];
         let alone = named.len() == 1;
         let outcome = self.outcomes.get(&rank);
-        let left_nothing = outcome.is_none_or(|outcome| outcome.finding.is_none());
+        // A traceback that is cut off before its end is a failure, of which more is not here.
+        let is_raising = |outcome: &Outcome<'_>| {
+            let words = outcome.evidence.words.as_ref();
+            words.is_some_and(|words| !words.chain.is_empty())
+        };
+        let left_nothing =
+            outcome.is_none_or(|outcome| outcome.finding.is_none() && !is_raising(outcome));
         if left_nothing {
             reasons.push("it left no error of its own".to_owned());
         }
@@ -111,6 +118,30 @@ impl Attempt<'_> {
         })
     }
 
+    /// All ranks, where each ended by a request to end, and not all by their launcher's: somebody ended the job.
+    fn all_asked(&self) -> Option<Decision> {
+        let asked = self.with_end(End::Terminated);
+        let by_others = |rank: &u32| {
+            let status = self.outcomes[rank].evidence.status.as_ref();
+            status.is_some_and(|status| status.asked != Some(true))
+        };
+        if asked.len() < 2 || asked.len() < self.total() || !asked.iter().any(by_others) {
+            return None;
+        }
+        let reasons = vec![format!(
+            "all {} were asked to end, and none of them failed by itself",
+            count(asked.len(), "rank")
+        )];
+        Some(Decision {
+            subject: Subject::Job(None),
+            rule: rules().by_id("terminated-by-unknown"),
+            confidence: Confidence::Low,
+            also: Vec::new(),
+            suspects: self.stood_apart(),
+            reasons,
+        })
+    }
+
     /// Ranks without an error of their own, while the others lost a peer or waited.
     fn silent(&self, timeouts: &[u32]) -> Option<Decision> {
         let quiet: Vec<u32> = self
@@ -131,11 +162,12 @@ impl Attempt<'_> {
                 count(others, "rank")
             ),
         };
-        let rule = rules().by_id(if timeouts.is_empty() {
-            "silent"
-        } else {
-            "hang"
-        });
+        let never_came = |&rank: &u32| self.rule(rank).category == "never_arrived";
+        let rule = match timeouts {
+            [] => rules().by_id("silent"),
+            [first, ..] if timeouts.iter().all(never_came) => self.rule(*first),
+            _ => rules().by_id("hang"),
+        };
         let suspects = |ranks: &[u32]| {
             ranks
                 .iter()
@@ -148,10 +180,21 @@ impl Attempt<'_> {
         match quiet[..] {
             [] => None,
             [rank] if others >= 2 => {
-                let reasons = vec![reason.clone()];
+                let mut reasons = vec![reason.clone()];
+                let left = timeouts.is_empty() && self.is_passed_over(rank);
+                if left {
+                    reasons.push(
+                        "srun told how all other tasks ended, and tells of no task that ends well"
+                            .to_owned(),
+                    );
+                }
                 Some(Decision {
                     subject: Subject::Rank(rank),
-                    rule,
+                    rule: if left {
+                        rules().by_id("left-early")
+                    } else {
+                        rule
+                    },
                     confidence: Confidence::Medium,
                     also: Vec::new(),
                     suspects: Vec::new(),
@@ -173,6 +216,17 @@ impl Attempt<'_> {
                 })
             }
         }
+    }
+
+    /// Whether srun told of the ends of all ranks but this one, which did speak.
+    fn is_passed_over(&self, rank: u32) -> bool {
+        let spoke = |outcome: &Outcome<'_>| outcome.evidence.words.is_some();
+        let told = |outcome: &Outcome<'_>| outcome.evidence.status.is_some();
+        let others = |(&other, outcome): (&u32, &Outcome<'_>)| other == rank || told(outcome);
+        self.job.step_ended
+            && self.missing.is_empty()
+            && self.outcomes.get(&rank).is_some_and(spoke)
+            && self.outcomes.iter().all(others)
     }
 
     /// The one rank that says nothing where all others tell that they lost a peer, or that they were asked to end.
@@ -234,9 +288,11 @@ impl Attempt<'_> {
         let reported = |key: &HostKey| self.job.hosts.get(key).is_some_and(|host| host.reported);
         // A launcher that still spoke at the end was on a host that was still there.
         let spoke = |key: &HostKey| self.job.hosts.get(key).is_some_and(|host| host.spoke);
+        // Ranks of which no host is told are on any.
+        let is_unknown = |key: &HostKey| matches!(key, HostKey::Name(name) if name.is_empty());
         let lost: Vec<&HostKey> = by_host
             .iter()
-            .filter(|(key, (all, silent))| all == silent && !spoke(key))
+            .filter(|(key, (all, silent))| all == silent && !spoke(key) && !is_unknown(key))
             .map(|(key, _)| *key)
             .collect();
         let [key] = lost[..] else { return None };

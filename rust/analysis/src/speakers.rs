@@ -1,5 +1,7 @@
 //! What logs in which many ranks speak add to a job: the last words of ranks that left nothing else.
 
+mod parts;
+
 use crate::assemble::{HostKey, Job, RankEvidence};
 use crate::console::{Console, Label, Output};
 use crate::hearsay::{Hearsay, named_rank};
@@ -8,28 +10,31 @@ use crate::kept::Shared;
 use crate::logs::AgentLog;
 use crate::traceback;
 use crate::words::{Words, last_words};
-use std::collections::BTreeMap;
-use std::path::Path;
+use parts::attempts;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 impl Job {
-    pub(crate) fn add_consoles(&mut self, consoles: Vec<Console>, agents: &[AgentLog]) {
+    pub(crate) fn add_consoles(
+        &mut self,
+        consoles: Vec<Console>,
+        agents: &[AgentLog],
+        numbered: &BTreeMap<PathBuf, u32>,
+    ) {
         let mut nobodys: Vec<(Console, Vec<usize>)> = Vec::new();
         let mut lost = 0;
         for mut console in consoles {
             let mut of_file = agents.iter().filter(|agent| agent.path == console.path);
             // Of several launchers' words in one log nothing tells where an attempt of one ends.
             let agent = of_file.next().filter(|_| of_file.next().is_none());
-            // The lines at which one attempt ended and the next began.
-            let ends: Vec<usize> = agent
-                .iter()
-                .flat_map(|agent| &agent.failed)
-                .map(|failed| failed.line)
-                .collect();
-            let ends = ends.split_last().map_or(&[][..], |(_, ends)| ends).to_vec();
+            let ends = agent.map_or_else(Vec::new, AgentLog::ends);
             let numbers = Numbering::of(&console, agent);
             let mut locals: Vec<(u32, Output)> = Vec::new();
-            for (label, output) in std::mem::take(&mut console.ranks) {
+            for (label, mut output) in std::mem::take(&mut console.ranks) {
+                if let Label::Local(_) = label {
+                    lost += usize::from(output.cut_after_summary(agent));
+                }
                 match numbers.rank(label) {
                     Some((rank, assumed)) => {
                         for (attempt, part) in attempts(output, &ends) {
@@ -41,6 +46,13 @@ impl Job {
                     }
                     None => match label {
                         Label::Local(local) => locals.push((local, output)),
+                        Label::Task(task) => {
+                            let is_its = |agent: &&AgentLog| {
+                                agent.path == console.path && agent.task == Some(task)
+                            };
+                            let its = agents.iter().find(is_its);
+                            lost += usize::from(!self.add_hosts_words(output, its));
+                        }
                         _ => lost += 1,
                     },
                 }
@@ -58,12 +70,18 @@ impl Job {
                 false
             });
             lost += lost_locals.count();
-            if let Some(rank) = rank_of_name(&console.path) {
+            let by_series = || numbered.get(&console.path).copied();
+            if let Some(rank) = rank_of_name(&console.path).or_else(by_series) {
                 let output = std::mem::take(&mut console.unlabelled);
                 self.add_words(0, rank, true, output, &console.path);
             } else if !console.unlabelled.text.is_empty() || !console.ranks.is_empty() {
                 nobodys.push((console, ends));
             }
+        }
+        // Of the rank of a log in which nobody speaks it is known that it was there.
+        for &rank in numbered.values() {
+            let evidence = self.rank(0, rank, None, HostKey::Name(String::new()));
+            evidence.assumed |= evidence.words.is_none();
         }
         if lost > 0 {
             self.notes.push(format!(
@@ -113,7 +131,6 @@ impl Job {
     /// Words without a label are those of a rank that ended by itself, and of which nothing else is known but that.
     fn add_nobodys(&mut self, mut console: Console, ends: &[usize]) {
         let path = std::mem::take(&mut console.path);
-        let shared = Arc::clone(&self.shared);
         if self.attempts.is_empty() {
             self.add_voices(console, &path);
             return;
@@ -123,24 +140,8 @@ impl Job {
             console.unlabelled.append(output);
         }
         let mut lost = false;
-        for (attempt, mut part) in attempts(console.unlabelled, ends) {
-            let ranks = self.attempts.get_mut(&attempt);
-            let ranks = ranks.into_iter().flat_map(BTreeMap::values_mut);
-            let whose = ranks.map(Box::as_mut);
-            let whose: Vec<&mut RankEvidence> =
-                whose.filter(|rank| rank.ended_silently(&path)).collect();
-            let alike = whose.len() <= 1
-                || says_alike(&part.text, whose.len())
-                || part.become_common(whose.len());
-            if !alike || whose.is_empty() {
-                self.hearsay
-                    .extend(Hearsay::of(&path, &part.text, &part.lines));
-            }
-            lost |= !alike;
-            for rank in whose.into_iter().filter(|_| alike) {
-                rank.set_words(&part, &path, &shared);
-                rank.output_shared = true;
-            }
+        for (attempt, part) in attempts(console.unlabelled, ends) {
+            lost |= self.add_common(attempt, part, &path, |_| true) == Whose::Unclear;
         }
         self.nobodys_words |= lost;
         if lost {
@@ -152,7 +153,66 @@ impl Job {
     }
 }
 
+/// Whose some words without a label are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Whose {
+    /// Those of all ranks that they may be of.
+    Known,
+    Nobodys,
+    /// Some rank's, of several.
+    Unclear,
+}
+
 impl Job {
+    /// Adds what the ranks of one launcher say, which srun labels as one task; returns whether it is any rank's.
+    fn add_hosts_words(&mut self, output: Output, launcher: Option<&AgentLog>) -> bool {
+        let Some((launcher, base)) = launcher.and_then(|it| Some((it, it.base()?))) else {
+            return false;
+        };
+        let failed = launcher.failed.iter();
+        let failed = failed.map(|failed| base.saturating_add(failed.local_rank));
+        let listed = launcher.entries.iter().map(|entry| entry.rank);
+        let own: BTreeSet<u32> = failed.chain(listed).collect();
+        let parts = attempts(output, &launcher.ends()).into_iter();
+        let whose = parts.map(|(attempt, part)| {
+            self.add_common(attempt, part, &launcher.path, |rank| own.contains(&rank))
+        });
+        whose.collect::<Vec<_>>().contains(&Whose::Known)
+    }
+
+    /// Adds words without a label to the ranks that ended by themselves and of which nothing else is known but that.
+    fn add_common(
+        &mut self,
+        attempt: u32,
+        mut part: Output,
+        path: &Path,
+        is_its: impl Fn(u32) -> bool,
+    ) -> Whose {
+        let shared = Arc::clone(&self.shared);
+        let ranks = self.attempts.get_mut(&attempt);
+        let ranks = ranks.into_iter().flat_map(BTreeMap::values_mut);
+        let ranks = ranks.map(Box::as_mut).filter(|rank| is_its(rank.rank));
+        let whose: Vec<&mut RankEvidence> =
+            ranks.filter(|rank| rank.ended_silently(path)).collect();
+        let alike = whose.len() <= 1
+            || says_alike(&part.text, whose.len())
+            || part.become_common(whose.len());
+        let found = match whose.len() {
+            _ if !alike => Whose::Unclear,
+            0 => Whose::Nobodys,
+            _ => Whose::Known,
+        };
+        if found != Whose::Known {
+            self.hearsay
+                .extend(Hearsay::of(path, &part.text, &part.lines));
+        }
+        for rank in whose.into_iter().filter(|_| alike) {
+            rank.set_words(&part, path, &shared);
+            rank.output_shared = true;
+        }
+        found
+    }
+
     /// Adds what processes say of which not even the number is known: each traceback at the end of a log is one's.
     fn add_voices(&mut self, console: Console, path: &Path) {
         let shared = Arc::clone(&self.shared);
@@ -212,19 +272,6 @@ fn host_of_name(name: &str) -> String {
     pod.unwrap_or("").to_owned()
 }
 
-impl Output {
-    /// Leaves of tracebacks that ranks print at once, and that are the same, one; returns whether there are any.
-    fn become_common(&mut self, ranks: usize) -> bool {
-        let Some(common) = traceback::common(&self.text, ranks) else {
-            return false;
-        };
-        let number = |&index: &usize| self.lines.get(index).copied().unwrap_or(0);
-        self.lines = common.lines.iter().map(number).collect();
-        self.text = common.text;
-        true
-    }
-}
-
 /// Whether a text holds one exception as often as there are ranks: then it is that of each. Last words count as well.
 fn says_alike(text: &str, ranks: usize) -> bool {
     let ends: Vec<(&str, &str)> = traceback::ends(text);
@@ -264,9 +311,8 @@ struct Numbering {
 
 impl Numbering {
     fn of(console: &Console, agent: Option<&AgentLog>) -> Self {
-        let entry = agent.and_then(|agent| agent.entries.first());
         Self {
-            base: entry.and_then(|entry| entry.rank.checked_sub(entry.local_rank)),
+            base: agent.and_then(AgentLog::base),
             has_ranks: console
                 .ranks
                 .keys()
@@ -293,26 +339,8 @@ impl Numbering {
     }
 }
 
-/// Returns the parts of an output by the attempt in which they were said.
-fn attempts(output: Output, ends: &[usize]) -> Vec<(u32, Output)> {
-    if ends.is_empty() {
-        return vec![(0, output)];
-    }
-    let mut parts: BTreeMap<u32, Output> = BTreeMap::new();
-    for (&number, line) in output.lines.iter().zip(output.text.lines()) {
-        let attempt = u32::try_from(ends.partition_point(|&end| end < number)).unwrap_or(u32::MAX);
-        let part = parts.entry(attempt).or_default();
-        part.text.push_str(line);
-        part.text.push('\n');
-        part.lines.push(number);
-        (part.uncaught, part.by_logger) = (output.uncaught, output.by_logger);
-        part.torn = output.torn;
-    }
-    parts.into_iter().collect()
-}
-
 /// Reads `rank3.log`, `rank_3.out`, `train-rank-3.txt`.
-fn rank_of_name(path: &Path) -> Option<u32> {
+pub(crate) fn rank_of_name(path: &Path) -> Option<u32> {
     let name = path.file_name()?.to_str()?;
     let (before, after) = name.rsplit_once("rank")?;
     if before.ends_with(|c: char| c.is_ascii_alphanumeric()) {

@@ -201,6 +201,40 @@ def unused_layer():
         model(torch.randn(2, 4)).sum().backward()
 
 
+def total_norm():
+    """Clip gradients of which one is not finite."""
+    import torch
+
+    weight = torch.nn.Parameter(torch.ones(4))
+    weight.grad = torch.full((4,), float("inf"))
+    torch.nn.utils.clip_grad_norm_([weight], 1.0, error_if_nonfinite=True)
+
+
+def anomaly():
+    """Let autograd look for what is not a number."""
+    import torch
+
+    with torch.autograd.detect_anomaly():
+        weight = torch.zeros(4, requires_grad=True)
+        (torch.sqrt(weight) * 0).sum().backward()
+
+
+def failing_cleanup():
+    """Fail, and fail again while that is handled."""
+    try:
+        raise ValueError("expected 8 features in shard 41, found 7")
+    except ValueError:
+        os.unlink("/srv/data/part-00041.tmp")
+
+
+def many_threads():
+    """Start more threads than there is memory for."""
+    resource.setrlimit(resource.RLIMIT_AS, (8 << 30, 8 << 30))
+    threading.stack_size(1 << 30)
+    for _ in range(64):
+        threading.Thread(target=time.sleep, args=(600,), daemon=True).start()
+
+
 def deep_recursion():
     """Recurse without an end."""
     return deep_recursion()
@@ -241,6 +275,42 @@ def exit_text():
 def exit_hard():
     """Give up without a word."""
     os._exit(17)
+
+
+def exit_zero():
+    """Leave with a word and the status of success, while the others go on."""
+    print("nothing left to do", flush=True)
+    sys.exit(0)
+
+
+def thread_exits():
+    """Let a thread end the process when it has failed."""
+    import traceback
+
+    def watch():
+        try:
+            raise ValueError("cannot decode sample 1741")
+        except ValueError:
+            traceback.print_exc()
+            os._exit(1)
+
+    thread = threading.Thread(target=watch, name="prefetch")
+    thread.start()
+    thread.join()
+
+
+def at_exit_hard():
+    """Let a cleanup at the end of the interpreter give up."""
+    import atexit
+
+    atexit.register(os._exit, 21)
+
+
+def at_exit_noise():
+    """Let a cleanup at the end of the interpreter fail, which nobody minds."""
+    import atexit
+
+    atexit.register(os.unlink, "/srv/data/part-00041.tmp")
 
 
 def exit_well():
@@ -295,6 +365,32 @@ def terminate():
     ctypes.CDLL("libstdc++.so.6")._ZSt9terminatev()
 
 
+def failed_assert():
+    """Fail an assertion in native code."""
+    LIBC.__assert_fail(b"index < size", b"gather.c", 41, b"gather")
+
+
+def smashed_stack():
+    """End as code does that has written past its frame."""
+    LIBC.__stack_chk_fail()
+
+
+def fatal():
+    """Let the interpreter itself give up."""
+    ctypes.pythonapi.Py_FatalError(b"the tokenizer lost its state")
+
+
+def native_recursion():
+    """Use up the stack in native code."""
+
+    class Node:
+        def __repr__(self):
+            return repr([self])
+
+    sys.setrecursionlimit(1 << 30)
+    return repr(Node())
+
+
 def free_twice():
     """Free a block twice."""
     LIBC.malloc.restype = ctypes.c_void_p
@@ -334,6 +430,11 @@ def no_such_instruction():
     _run(b"\x0f\x0b")
 
 
+def breakpoint_left():
+    """Run a breakpoint that no debugger waits for."""
+    _run(b"\xcc")
+
+
 def cpu_time():
     """Use more of the processor than allowed."""
     used = int(time.process_time())
@@ -355,6 +456,23 @@ def child_fails():
     """Run a tool that fails."""
     program = "import sys; sys.exit('tokenizer: unknown language xx')"
     subprocess.run([sys.executable, "-c", program], check=True)
+
+
+def child_killed():
+    """Run a tool that is killed."""
+    program = "import os; os.kill(os.getpid(), 9)"
+    subprocess.run([sys.executable, "-c", program], check=True)
+
+
+def _convert(index):
+    raise ValueError(f"process {index}: cannot decode sample 1741")
+
+
+def spawned_fails():
+    """Let torch start a process, which fails."""
+    import torch.multiprocessing as mp
+
+    mp.spawn(_convert, nprocs=1)
 
 
 def pool_child_killed():
@@ -438,6 +556,12 @@ def barrier_alone():
 def preempt():
     """Ask this node's launcher to end."""
     os.kill(os.getppid(), signal.SIGTERM)
+    time.sleep(60)
+
+
+def kill_launcher():
+    """Kill this node's launcher."""
+    os.kill(os.getppid(), signal.SIGKILL)
     time.sleep(60)
 
 

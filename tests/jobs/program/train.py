@@ -37,10 +37,14 @@ def plant(stage):
     for fault, ranks, where, attempts in PLAN["plants"]:
         concerned = ranks == "all" or RANK in ranks
         if concerned and where == stage and (attempts == "all" or ATTEMPT in attempts):
+            import faults_settings
+            import faults_waiting
+
             import faults
 
             note(fault)
-            return getattr(faults, fault)()
+            everything = vars(faults_settings) | vars(faults_waiting) | vars(faults)
+            return everything[fault]()
     return None
 
 
@@ -109,6 +113,10 @@ def average(model, outcome):
         if first and outcome == "shape":
             dist.all_reduce(parameter.grad.repeat(100, 1))
             continue
+        if first and outcome == "receive":
+            dist.recv(parameter.grad, src=0)
+        if first and outcome == "twice":
+            dist.all_reduce(parameter.grad)
         dist.all_reduce(parameter.grad)
         parameter.grad /= dist.get_world_size()
 

@@ -1,6 +1,6 @@
 //! What is told of the job and its hosts once all ranks are known.
 
-use super::{HostKey, Job};
+use super::{HostKey, Job, RankEvidence};
 use crate::Options;
 use crate::decide::count;
 use crate::scan::Evidence;
@@ -9,13 +9,14 @@ use std::collections::{BTreeMap, BTreeSet};
 impl Job {
     pub(super) fn finish(&mut self, evidence: &Evidence, options: &Options) {
         // In one pass: each looks at memory that is far apart.
-        let (mut stated, mut seen, mut run_id) = (None, 0, None);
+        let (mut stated, mut waited, mut seen, mut run_id) = (None, None, 0, None);
         let mut said: BTreeMap<&str, usize> = BTreeMap::new();
         for rank in self.all_ranks() {
             let boxed = rank.black_box.as_ref().map(|boxed| &boxed.content.rank);
             let own = rank.record.as_ref().map(|record| record.identity);
             let own = own.and_then(|identity| identity.world_size);
             stated = stated.max(own.or(boxed.and_then(|boxed| boxed.world_size)));
+            waited = waited.max(waited_for(rank));
             seen = seen.max(rank.rank.saturating_add(1));
             run_id = run_id.or_else(|| {
                 let run_id = rank.section().and_then(|section| section.run_id.as_ref());
@@ -33,6 +34,8 @@ impl Job {
         self.world_size = options
             .world_size
             .or(stated)
+            // A store may be that of some ranks.
+            .or(waited)
             .unwrap_or(0)
             .max(seen)
             .min((1 << 22).max(seen));
@@ -101,6 +104,18 @@ impl Job {
             }
         }
     }
+}
+
+/// Reads how many ranks the store of a job waited for: `Timed out after 13 seconds waiting for clients. 3/4 clients joined.`
+///
+/// Source: torch/csrc/distributed/c10d/TCPStore.cpp, `waitForWorkers`
+fn waited_for(rank: &RankEvidence) -> Option<u32> {
+    let told = rank.words.iter().flat_map(|words| &words.chain);
+    told.map(|told| &*told.headline).find_map(|text| {
+        let joined = text.split_once(" waiting for clients. ")?.1;
+        let all = joined.split_once(" clients joined")?.0.split_once('/')?.1;
+        all.parse().ok()
+    })
 }
 
 fn parent_name(key: &HostKey) -> Option<String> {

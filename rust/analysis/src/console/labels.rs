@@ -1,6 +1,7 @@
 //! Whose a line is: what launchers and programs put before it.
 
 use super::MAX_RANK;
+use crate::logs::ROOT_CAUSE;
 use crate::parse::begin;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -20,7 +21,7 @@ pub(crate) enum Label {
 /// Whether the numbers before a colon label the lines: most have one, and these are the numbers of tasks.
 ///
 /// What is posted of a large job may show few of its tasks: of these at least half raise, as no list's items do.
-pub(super) fn are_tasks(text: &str) -> bool {
+pub(crate) fn are_tasks(text: &str) -> bool {
     let mut all = 0_usize;
     let mut raising = BTreeSet::new();
     let mut numbers: BTreeMap<u32, usize> = BTreeMap::new();
@@ -44,11 +45,12 @@ pub(super) fn are_tasks(text: &str) -> bool {
         && (numbers.len() * 2 > most || numbers.len() == 1 || raising.len() * 2 >= numbers.len())
 }
 
-/// Returns whose line it is, by the innermost label, and the line without labels.
-pub(super) fn split(line: &str, tasks: bool) -> (Option<Label>, &str) {
+/// Returns whose line it is, by the innermost label, the number of the task that labels it, and the line without labels.
+pub(super) fn split(line: &str, tasks: bool) -> (Option<Label>, Option<u32>, &str) {
     let (mut label, mut rest) = (None, line);
     let of_task = tasks.then(|| task(rest)).flatten();
-    if let Some((number, after)) = of_task.or_else(|| tagged(rest)) {
+    let of_task = of_task.or_else(|| tagged(rest));
+    if let Some((number, after)) = of_task {
         (label, rest) = (Some(Label::Task(number)), after);
     }
     let mut inner = before_label(rest);
@@ -61,7 +63,7 @@ pub(super) fn split(line: &str, tasks: bool) -> (Option<Label>, &str) {
         (label, rest) = (Some(found), after);
         inner = after;
     }
-    (label, rest)
+    (label, of_task.map(|(number, _)| number), rest)
 }
 
 /// Returns a line from the label on that a log collector, a shell or a progress bar left something before.
@@ -113,7 +115,7 @@ pub(super) fn bracketed(line: &str) -> Option<(&str, u32, &str)> {
 }
 
 /// Reads `3: rest`. Source: srun(1), `--label`
-pub(super) fn task(line: &str) -> Option<(u32, &str)> {
+pub(crate) fn task(line: &str) -> Option<(u32, &str)> {
     let (number, rest) = line.trim_start_matches(' ').split_once(':')?;
     let number = number.parse().ok().filter(|number| *number < MAX_RANK)?;
     // `14:03:22` is a time.
@@ -191,9 +193,22 @@ pub(super) fn is_workers(line: &str) -> bool {
     line.starts_with("[E") && line.contains(" ProcessGroupNCCL.cpp:")
 }
 
+/// Whether a line is a rule, as above and below a launcher's summary.
+pub(super) fn is_rule(line: &str) -> bool {
+    line.len() >= 20 && line.bytes().all(|byte| byte == b'=')
+}
+
+/// Returns the index of the last line in which a launcher says that it ends its workers, or that one has failed.
+pub(super) fn last_of_launchers(text: &str) -> Option<usize> {
+    let words = ["failed (exitcode: ", " closing signal "];
+    let last = |words: &str| memchr::memmem::rfind(text.as_bytes(), words.as_bytes());
+    let at = words.into_iter().filter_map(last).max()?;
+    Some(memchr::memchr_iter(b'\n', &text.as_bytes()[..at]).count())
+}
+
 /// Whether a launcher says of its workers how they ended.
 pub(super) fn launcher_reports(text: &str) -> bool {
-    const WORDS: &[&str] = &["failed (exitcode: ", "Root Cause (first observed failure)"];
+    const WORDS: &[&str] = &["failed (exitcode: ", ROOT_CAUSE];
     WORDS
         .iter()
         .any(|words| memchr::memmem::find(text.as_bytes(), words.as_bytes()).is_some())

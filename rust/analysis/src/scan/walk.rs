@@ -250,6 +250,9 @@ fn log(path: &Path, found: &mut Evidence) -> bool {
         let of_slurm = crate::jobs::number(path).map(|_| path.to_owned());
         found.quiet_logs.extend(of_slurm);
     }
+    if !is_one {
+        found.silent_logs.push(path.to_owned());
+    }
     let number = |line: usize| excerpt.line(plain.line(line));
     found.facts.extend(facts.into_iter().map(|fact| HostFact {
         line: number(fact.line),

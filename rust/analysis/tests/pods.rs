@@ -1,0 +1,214 @@
+//! A log for each pod or rank: what follows from what torchrun leaves out, and from logs in which nobody speaks.
+
+mod common;
+
+use common::{Job, PEER, cause};
+use firstfault_analysis::schema::Confidence;
+
+const TIMEOUT: &str =
+    "RuntimeError: [unbound_buffer.cc:78] Timed out waiting 8000ms for recv operation to complete";
+const ELASTIC: &str = "torch/distributed/elastic/multiprocessing/api.py";
+
+fn traceback(error: &str) -> String {
+    format!(
+        "Traceback (most recent call last):\n  File \"/j/train.py\", line 9, in main\n    step()\n{error}\n"
+    )
+}
+
+fn labelled(label: &str, error: &str) -> String {
+    let text = traceback(error);
+    text.lines()
+        .map(|line| format!("{label}{line}\n"))
+        .collect()
+}
+
+fn failed(local_rank: u32) -> String {
+    format!(
+        "E1129 16:33:27.4 18 {ELASTIC}:869] failed (exitcode: 1) local_rank: {local_rank} (pid: 2{local_rank}) of binary: python\n"
+    )
+}
+
+fn closed(local_rank: u32) -> String {
+    format!(
+        "W1129 16:33:27.4 18 {ELASTIC}:897] Sending process 2{local_rank} closing signal SIGTERM\n"
+    )
+}
+
+fn summary(host: &str, rank: u32, local_rank: u32) -> String {
+    format!(
+        "Failures:\n  <NO_OTHER_FAILURES>\nRoot Cause (first observed failure):\n[0]:\n  time      : 2026-11-29_16:33:26\n  host      : {host}\n  \
+         rank      : {rank} (local_rank: {local_rank})\n  exitcode  : 1 (pid: 2{local_rank})\n  error_file: <N/A>\n  traceback : x\n"
+    )
+}
+
+#[test]
+fn a_worker_that_torchrun_ended_and_did_not_list_was_there() {
+    let job = Job::new("unlisted");
+    let zero = labelled("[rank0]: ", TIMEOUT) + &labelled("[rank1]: ", TIMEOUT);
+    let zero = zero + &closed(0) + &failed(1) + &summary("node0", 1, 1);
+    job.write("train-worker-0.log", zero);
+    let one = labelled("[rank2]: ", TIMEOUT) + &closed(1) + &failed(0) + &summary("node1", 2, 0);
+    job.write("train-worker-1.log", one);
+    let found = job.report();
+    assert_eq!(cause(&found), (Some(3), "hang", Confidence::Medium));
+    assert_eq!(found.root_cause.expect("a cause").host, "node1");
+    assert_eq!(found.ranks.collateral, "0-2");
+}
+
+#[test]
+fn whom_a_launcher_ended_in_another_attempt_or_with_itself_is_not_counted() {
+    let attempts = closed(1) + &failed(0) + &closed(1) + &failed(0);
+    let ended = format!(
+        "W1129 16:33:27.4 18 {ELASTIC}:753] Received 15 death signal, shutting down workers\n"
+    ) + &closed(1)
+        + &failed(0);
+    // Workers that ended well leave numbers free.
+    let gap = closed(1) + &failed(0);
+    for (words, local_rank) in [(attempts, 0), (ended, 0), (gap, 5)] {
+        let job = Job::new("not-counted");
+        let text = labelled("[rank0]: ", TIMEOUT) + &words;
+        job.write(
+            "train-worker-0.log",
+            text + &summary("node0", local_rank, local_rank),
+        );
+        let found = job.report();
+        let told = found.root_cause.as_ref().and_then(|cause| cause.rank);
+        assert_ne!(told, Some(1), "{words}");
+        assert!(!found.ranks.terminated.contains('1'), "{words}");
+    }
+}
+
+#[test]
+fn a_traceback_after_the_summary_is_another_hosts() {
+    let port = "RuntimeError: The server socket has failed to listen on any local network address. port: 29500, useIpv6: false, code: -98, name: EADDRINUSE, message: address already in use";
+    let lost = "torch.distributed.DistNetworkError: failed to recv, got 0 bytes";
+    let job = Job::new("after-summary");
+    let text = labelled("[default0]:", port) + &closed(1) + &failed(0) + &summary("node0", 0, 0);
+    // What the host's own ranks printed before is written late.
+    let text = text + "[default0]:step 1\n";
+    let others = labelled("[default0]:", lost) + &labelled("[default1]:", lost);
+    job.write("console.log", text + &others);
+    let found = job.report();
+    assert_eq!(
+        (cause(&found).0, cause(&found).1),
+        (Some(0), "port_in_use"),
+        "{:?}",
+        found.root_cause
+    );
+    let notes = found.incomplete.join("\n");
+    assert!(notes.contains("labels do not tell"), "{notes}");
+}
+
+/// Three pods of one rank each, of which the last leaves these words.
+fn series(names: [&str; 3], labels: [&str; 2], last: &str) -> firstfault_analysis::Report {
+    let job = Job::new("series");
+    for (name, label) in names.iter().zip(labels) {
+        job.write(name, labelled(label, PEER));
+    }
+    job.write(names[2], last);
+    job.report()
+}
+
+const PODS: [&str; 3] = ["worker-0.log", "worker-1.log", "worker-2.log"];
+const RANKS: [&str; 2] = ["[rank0]: ", "[rank1]: "];
+
+#[test]
+fn the_rank_in_whose_own_log_nobody_speaks_is_the_one() {
+    for last in ["", "step 1\nstep 2\n"] {
+        let found = series(PODS, RANKS, last);
+        assert_eq!(cause(&found).0, Some(2), "{last}");
+        assert!(cause(&found).2 < Confidence::High);
+        assert_eq!(found.ranks.silent, "2");
+    }
+    // What it says itself is its own, with a label or without.
+    let crash = "Fatal Python error: Segmentation fault\n\nCurrent thread 0x1 (most recent call first):\n  File \"t.py\", line 1 in main\n";
+    for (last, category) in [
+        (traceback("ValueError: bad batch"), "python_exception"),
+        (crash.to_owned(), "segfault"),
+    ] {
+        let found = series(PODS, RANKS, &last);
+        assert_eq!((cause(&found).0, cause(&found).1), (Some(2), category));
+    }
+    let named = ["rank_0.log", "rank_1.log", "rank_2.log"];
+    let found = series(named, ["", ""], "step 1\n");
+    assert_eq!(cause(&found).0, Some(2));
+}
+
+#[test]
+fn numbers_in_names_that_are_no_ranks_tell_nothing() {
+    for (names, labels) in [
+        // Nodes of several ranks; names of jobs; a log of another job.
+        (PODS, ["[rank0]: ", "[rank4]: "]),
+        (["job-70.log", "job-71.log", "job-72.log"], RANKS),
+        (["worker-0.log", "worker-1.log", "worker-7.log"], RANKS),
+        (["worker-0.log", "worker-1.log", "other-2.log"], RANKS),
+    ] {
+        let found = series(names, labels, "step 1\n");
+        assert_eq!(cause(&found).0, None, "{names:?}");
+    }
+}
+
+#[test]
+fn what_another_launcher_saw_is_not_lost_behind_a_summary() {
+    let crash = "terminate called after throwing an instance of 'std::runtime_error'\n  what():  bad frame\n";
+    let rule = "=".repeat(60) + "\n";
+    let zero = labelled("[rank0]: ", PEER) + &failed(0) + &summary("node0", 0, 0) + &rule;
+    let one = crash.to_owned() + &failed(0).replace("exitcode: 1", "exitcode: -6");
+    let one = one + &summary("node1", 1, 0).replace("exitcode  : 1", "exitcode  : -6") + &rule;
+    let one = one.replace("pid: 20", "pid: 30");
+    for logs in [[&zero, &one], [&one, &zero]] {
+        let job = Job::new("two-logs");
+        job.write("job.log", logs.map(String::as_str).concat());
+        let found = job.report();
+        assert_eq!(
+            (cause(&found).0, cause(&found).1),
+            (Some(1), "cpp_exception")
+        );
+    }
+}
+
+#[test]
+fn another_ranks_line_before_what_an_exception_says_hides_nothing() {
+    let text = "terminate called after throwing an instance of 'gloo::EnforceNotMet'\nstep 0\n  what():  [enforce fail at pair.cc:446] op.preamble.length <= op.nbytes. 64 vs 8\n";
+    let lost = labelled("[rank1]: ", PEER) + &labelled("[rank2]: ", PEER);
+    let status = failed(0).replace("exitcode: 1", "exitcode: -6");
+    let summary = summary("node0", 0, 0).replace("exitcode  : 1", "exitcode  : -6");
+    let job = Job::new("mixed");
+    job.write("job.log", text.to_owned() + &lost + &status + &summary);
+    assert_eq!(cause(&job.report()).1, "collective_mismatch");
+}
+
+#[test]
+fn ranks_that_fail_alike_are_not_sure_where_the_words_of_others_are_not_here() {
+    for heard in [false, true] {
+        let job = Job::new("unheard");
+        for node in 0..2_u32 {
+            let mut text = labelled(&format!("[rank{}]: ", 2 * node), "ValueError: bad batch");
+            if heard {
+                text += &labelled(
+                    &format!("[rank{}]: ", 2 * node + 1),
+                    "ValueError: bad batch",
+                );
+            }
+            let entry = summary(&format!("node{node}"), 2 * node, 0);
+            let second = entry.split_once("[0]:\n").expect("an entry").1;
+            let second = second.replace("(local_rank: 0)", "(local_rank: 1)");
+            let second = second.replace("pid: 20", "pid: 21");
+            let second = second.replace(
+                &format!("rank      : {}", 2 * node),
+                &format!("rank      : {}", 2 * node + 1),
+            );
+            text += &(failed(0)
+                + &entry.replace("  <NO_OTHER_FAILURES>\n", &format!("[1]:\n{second}")));
+            job.write(&format!("train-worker-{node}.log"), text);
+        }
+        let found = job.report();
+        let sure = if heard {
+            Confidence::High
+        } else {
+            Confidence::Medium
+        };
+        assert_eq!((cause(&found).0, cause(&found).2), (None, sure), "{heard}");
+        assert_eq!(found.ranks.primary, "0-3");
+    }
+}

@@ -22,7 +22,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
-from table import JOBS, Job
+from job import Job
+from table import JOBS
 
 HERE = Path(__file__).resolve().parent
 CORPUS = HERE.parent / "data" / "corpus"

@@ -26,6 +26,8 @@ pub struct Finding {
     pub fingerprint: Fingerprint,
     /// The text that the rule judged, in one line where it is one: `Type: message`.
     pub headline: Arc<str>,
+    /// The exception that was being handled as this one was raised, where that may be the cause as well.
+    pub handled: Option<Arc<str>>,
 }
 
 impl Finding {
@@ -41,6 +43,7 @@ impl Finding {
             relay: false,
             fingerprint,
             headline: headline.into(),
+            handled: None,
         }
     }
 }
@@ -162,6 +165,7 @@ fn consequence(failure: &Failure, section: Option<&Section>) -> Option<Finding> 
         relay: false,
         fingerprint,
         headline: failure.message.as_str().into(),
+        handled: None,
     })
 }
 
@@ -248,6 +252,7 @@ pub(crate) fn texts(chain: &[Raised<'_>], stack: &str) -> Finding {
     let (mut pointers, mut relay) = (Vec::new(), false);
     let mut generic: Option<(&'static Rule, &Raised<'_>)> = None;
     let mut specific: Option<(&'static Rule, &Raised<'_>)> = None;
+    let mut handled = None;
     for (index, raised) in chain.iter().enumerate() {
         let explains = match chain.get(index + 1) {
             None => true,
@@ -270,8 +275,12 @@ pub(crate) fn texts(chain: &[Raised<'_>], stack: &str) -> Finding {
             Some(rule) if !rule.generic => {
                 // A lost peer at the end of a chain that began with the program's own error is no news.
                 let hidden = rule.role == Role::Collateral && generic.is_some();
-                if explains && !hidden {
-                    specific.get_or_insert((rule, raised));
+                if explains && !hidden && specific.is_none() {
+                    specific = Some((rule, raised));
+                    // A clean-up may have failed, or what was to do without the first.
+                    let before = index.checked_sub(1).map(|before| &chain[before]);
+                    let before = before.filter(|before| !before.is_cause && !is_exit(raised));
+                    handled = before.and(generic).map(|(_, first)| first);
                 }
             }
             _ if explains => {
@@ -303,6 +312,7 @@ pub(crate) fn texts(chain: &[Raised<'_>], stack: &str) -> Finding {
         relay,
         fingerprint: fingerprint(rule, raised.type_name, raised.message, &raised.frames),
         headline: headline(raised.type_name, raised.message).into(),
+        handled: handled.map(|first| headline(first.type_name, first.message).into()),
     }
 }
 
@@ -584,6 +594,31 @@ mod tests {
         assert_eq!(exit(&[peer, "SystemExit: 1"]).rule.role, Role::Collateral);
         let alone = exit(&["SystemExit: 2"]).rule;
         assert_eq!(alone.uniform_category.as_deref(), Some("config_error"));
+    }
+
+    #[test]
+    fn what_was_raised_while_another_was_handled_is_no_more_than_likely() {
+        let full = "OSError: [Errno 28] No space left on device";
+        let chain = |first, link, second| texts_of(&traceback(first, link, second));
+        let context = "During handling of the above exception, another exception occurred:";
+        let cause = "The above exception was the direct cause of the following exception:";
+        let finding = chain("ValueError: bad batch", context, full);
+        assert_eq!(finding.rule.category, "disk_full");
+        assert_eq!(finding.handled.as_deref(), Some("ValueError: bad batch"));
+        // What a rule knows to be the cause, what was raised from it, and what programs find their way by.
+        for (first, link, second) in [
+            (full, context, "ValueError: cannot go on"),
+            ("ValueError: bad batch", cause, full),
+            ("KeyError: 'cache'", context, full),
+        ] {
+            let finding = chain(first, link, second);
+            assert_eq!(finding.handled, None, "{first} {second}");
+            assert_eq!(finding.rule.category, "disk_full", "{first} {second}");
+        }
+    }
+
+    fn texts_of(stack: &str) -> Finding {
+        texts(&traceback::chain(stack), stack)
     }
 
     #[test]

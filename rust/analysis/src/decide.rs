@@ -251,11 +251,16 @@ impl Attempt<'_> {
         let mute = alike.iter().map(|rank| &self.outcomes[rank]);
         let mute =
             mute.clone().all(Outcome::is_mute) || mute.clone().all(Outcome::gave_up_unexplained);
-        let worded = alike.iter().any(|rank| self.outcomes[rank].worded);
+        let is_doubtful = |rank: &u32| {
+            let outcome = &self.outcomes[rank];
+            let finding = outcome.finding.as_ref();
+            outcome.worded || finding.is_some_and(|finding| finding.handled.is_some())
+        };
+        let doubtful = alike.iter().any(is_doubtful);
         let confidence =
             if vague || rule.role == Role::Ambiguous || alike.iter().any(shared) && quiet > 0 {
                 Confidence::Low
-            } else if others.is_empty() && quiet == 0 && !nameless && !mute && !worded {
+            } else if others.is_empty() && quiet == 0 && !nameless && !mute && !doubtful {
                 Confidence::High
             } else {
                 Confidence::Medium

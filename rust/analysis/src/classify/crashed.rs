@@ -43,27 +43,22 @@ pub(super) fn crash(failure: &Failure, section: &Section) -> Finding {
         failure.message.as_str()
     };
     let fingerprint = Fingerprint::of(&rule.category, name, text, frames);
-    Finding {
-        rule,
-        pointers: Vec::new(),
-        relay: false,
-        fingerprint,
-        headline: match sent {
-            None => with_function(&failure.message, section).into(),
-            Some((signal, sender)) => {
-                let name = sender
-                    .comm
-                    .as_deref()
-                    .map(|name| format!(" ({name})"))
-                    .unwrap_or_default();
-                let user = sender
-                    .uid
-                    .map(|uid| format!(" of user {uid}"))
-                    .unwrap_or_default();
-                format!("{} sent by process {}{name}{user}", signal.name, sender.pid).into()
-            }
-        },
-    }
+    let headline = match sent {
+        None => with_function(&failure.message, section).into_owned(),
+        Some((signal, sender)) => {
+            let name = sender
+                .comm
+                .as_deref()
+                .map(|name| format!(" ({name})"))
+                .unwrap_or_default();
+            let user = sender
+                .uid
+                .map(|uid| format!(" of user {uid}"))
+                .unwrap_or_default();
+            format!("{} sent by process {}{name}{user}", signal.name, sender.pid)
+        }
+    };
+    Finding::plain(rule, fingerprint, headline)
 }
 
 /// Returns the Python frames of the thread that crashed, innermost first; those of the first thread that has any where

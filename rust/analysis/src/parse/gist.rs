@@ -3,7 +3,8 @@
 
 use super::Typed;
 use crate::failure::{
-    Breadcrumb, Clock, Deferred, Exception, Failure, Host, Kind, Process, Rank, Section, Survived,
+    Breadcrumb, Clock, Deferred, Exception, Failure, Host, Kind, Leaf, Link, Process, Rank,
+    Section, Survived,
 };
 use crate::traceback::Beginning;
 use aho_corasick::Span;
@@ -179,15 +180,32 @@ struct GistSection {
     time_ns: Option<i64>,
     clock: Option<Clock>,
     host: Host,
-    process: Process,
+    process: GistProcess,
     rank: Rank,
-    exception: Option<Exception>,
+    exception: Option<GistException>,
     signal: Option<Unread>,
     step: Option<i64>,
     /// Where their text begins and ends in the file.
     breadcrumbs: Option<(usize, usize)>,
     deferred: Option<Deferred>,
     preceded_by: Vec<Survived>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct GistProcess {
+    pid: Option<u32>,
+    start_time_ns: Option<i64>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct GistException {
+    #[serde(rename = "type")]
+    type_name: String,
+    message: String,
+    chain: Vec<Link>,
+    group: Vec<Leaf>,
 }
 
 /// No value is one.
@@ -203,9 +221,19 @@ impl From<GistSection> for Section {
             time_ns: gist.time_ns,
             clock: gist.clock,
             host: gist.host,
-            process: gist.process,
+            process: Process {
+                pid: gist.process.pid,
+                start_time_ns: gist.process.start_time_ns,
+                ..Process::default()
+            },
             rank: gist.rank,
-            exception: gist.exception,
+            exception: gist.exception.map(|exception| Exception {
+                type_name: exception.type_name,
+                message: exception.message,
+                chain: exception.chain,
+                group: exception.group,
+                ..Exception::default()
+            }),
             signal: gist.signal.map(|never| match never {}),
             step: gist.step,
             deferred: gist.deferred,
@@ -232,6 +260,10 @@ mod tests {
         let mut whole = error_file(Path::new("x"), json.as_bytes()).unwrap();
         if let Some(section) = &mut whole.section {
             section.threads.clear();
+            section.process.argv.clear();
+            if let Some(exception) = &mut section.exception {
+                exception.mro.clear();
+            }
         }
         (short, whole)
     }
@@ -261,6 +293,7 @@ mod tests {
             r#""breadcrumbs": [ ], "truncated": {"threads": 3, "breadcrumbs": 1}, "memory": {"threads": 7}"#,
             r#""other_crashes": [{"threads": [1, [2]], "breadcrumbs": ["x"], "py_callstack": "Traceback (most recent call last):\n  x\ny"}], "breadcrumbs": [{"name": "own"}]"#,
             r#""exception": {"type": "KeyError", "message": "\"threads\": [ \"breadcrumbs\": ["}"#,
+            r#""process": {"pid": 7, "argv": ["a"], "start_time_ns": 5}, "exception": {"type": "E", "mro": ["E"], "chain": [{"type": "C"}], "message": "m", "group": [{"type": "L"}]}"#,
         ];
         for callstack in &callstacks {
             for section in sections {

@@ -9,7 +9,7 @@ use crate::failure::{
 use crate::traceback::Beginning;
 use aho_corasick::Span;
 use aho_corasick::packed::Searcher;
-use memchr::{memchr, memchr_iter, memchr2_iter, memmem};
+use memchr::{memchr, memchr2_iter, memmem};
 use serde::Deserialize;
 use std::cell::RefCell;
 use std::fmt::Write;
@@ -154,7 +154,7 @@ fn array(text: &str) -> Option<usize> {
 
 fn unescaped_quotes(bytes: &[u8]) -> usize {
     if memchr(b'\\', bytes).is_none() {
-        return memchr_iter(b'"', bytes).count();
+        return bytecount::count(bytes, b'"');
     }
     let (mut count, mut escaped) = (0, None);
     for at in memchr2_iter(b'"', b'\\', bytes) {

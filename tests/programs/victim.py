@@ -12,6 +12,7 @@ import sys
 from firstfault import record
 
 culprit, fault = int(sys.argv[1]), sys.argv[2]
+open_to_the_end: list[socket.socket] = []
 address = f"\0firstfault-test-{os.environ['RENDEZVOUS']}"
 
 
@@ -23,11 +24,12 @@ def main() -> None:
             peer.bind(address)
             peer.listen()
             connection, _ = peer.accept()
-            with connection:
-                connection.sendall(b"x")
-                if fault == "segfault":
-                    ctypes.string_at(0)
-                raise ValueError("loss is nan at step 20")
+            # It breaks when the process ends, as those of a process group do.
+            open_to_the_end.append(connection)
+            connection.sendall(b"x")
+            if fault == "segfault":
+                ctypes.string_at(0)
+            raise ValueError("loss is nan at step 20")
         while peer.connect_ex(address):
             pass
         while peer.recv(1):

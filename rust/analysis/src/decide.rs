@@ -251,16 +251,12 @@ impl Attempt<'_> {
         let mute = alike.iter().map(|rank| &self.outcomes[rank]);
         let mute =
             mute.clone().all(Outcome::is_mute) || mute.clone().all(Outcome::gave_up_unexplained);
-        let is_doubtful = |rank: &u32| {
-            let outcome = &self.outcomes[rank];
-            let finding = outcome.finding.as_ref();
-            outcome.worded || finding.is_some_and(|finding| finding.handled.is_some())
-        };
-        let doubtful = alike.iter().any(is_doubtful);
+        let handled = alike.iter().find_map(|rank| self.outcomes[rank].handled());
+        let worded = alike.iter().any(|rank| self.outcomes[rank].worded);
         let confidence =
             if vague || rule.role == Role::Ambiguous || alike.iter().any(shared) && quiet > 0 {
                 Confidence::Low
-            } else if others.is_empty() && quiet == 0 && !nameless && !mute && !doubtful {
+            } else if others.is_empty() && quiet == 0 && !nameless && !mute && !worded {
                 Confidence::High
             } else {
                 Confidence::Medium
@@ -269,11 +265,12 @@ impl Attempt<'_> {
         let unheard = rule.generic && self.with_end(End::Primary).iter().any(unheard);
         let unheard = unheard.then_some("of others that failed the text is not here");
         let doubt = self.doubt(&alike).or(unheard);
-        reasons.extend(doubt.map(str::to_owned));
-        let confidence = match doubt {
+        let doubt = doubt.map(str::to_owned).or(handled);
+        let confidence = match &doubt {
             Some(_) => confidence.min(Confidence::Medium),
             None => confidence,
         };
+        reasons.extend(doubt);
         Some(Decision {
             subject: Subject::Uniform(alike),
             rule,

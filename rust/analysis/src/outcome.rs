@@ -285,6 +285,14 @@ impl Outcome<'_> {
             .unwrap_or_default()
     }
 
+    /// Says which exception was handled as the one that it ended by was raised, where that may be the cause.
+    pub(crate) fn handled(&self) -> Option<String> {
+        let first = self.finding.as_ref()?.handled.as_deref()?;
+        Some(format!(
+            "it was raised while another was handled, which may be the cause: {first}"
+        ))
+    }
+
     /// Returns the training step that the rank had reached, and its latest breadcrumbs, oldest first.
     pub(crate) fn last_words(&self) -> (Option<i64>, &[Breadcrumb]) {
         let section = self.evidence.section();

@@ -67,6 +67,37 @@ fn an_exception_of_the_programs_own_may_hide_a_lost_peer() {
 }
 
 #[test]
+fn what_failed_while_another_was_handled_is_named_with_that() {
+    let first = "ValueError: bad batch";
+    let full = "OSError: [Errno 28] No space left on device";
+    let text = |rank: u32| {
+        let context = "During handling of the above exception, another exception occurred:";
+        let text = format!("{}\n{context}\n\n{}", traceback(first), traceback(full));
+        text.lines()
+            .map(|line| format!("[rank{rank}]: {line}\n"))
+            .collect::<String>()
+    };
+    let victims: String = (1..4).map(|rank| labelled(rank, PEER)).collect();
+    for (name, log) in [
+        ("one", text(0) + &victims),
+        ("alike", (0..4).map(text).collect()),
+    ] {
+        let job = Job::new(&format!("handled_{name}"));
+        job.write("node0.log", log);
+        let options = Options::default().with_world_size(Some(4));
+        let report = analyze(std::slice::from_ref(&job.0), &options).expect("readable");
+        let told = report.root_cause.as_ref().expect("a cause");
+        assert_eq!(
+            (told.category.as_str(), told.confidence),
+            ("disk_full", Confidence::Medium),
+            "{name}"
+        );
+        let reasons = told.evidence.join("\n");
+        assert!(reasons.contains(first), "{name}: {reasons}");
+    }
+}
+
+#[test]
 fn a_record_of_an_unknown_exception_does_not_clear_those_that_left_nothing() {
     let job = Job::new("records");
     let path = |rank: u32| format!("job/attempt_0/rank_{rank}.node{}.100{rank}.json", rank / 2);

@@ -54,12 +54,9 @@ impl Attempt<'_> {
             reasons
                 .push("its own logger shows the exception, which it may have survived".to_owned());
         }
-        let finding = outcome.finding.as_ref();
-        if let Some(first) = finding.and_then(|finding| finding.handled.as_deref()) {
+        if let Some(reason) = outcome.handled() {
             confidence = confidence.min(Confidence::Medium);
-            reasons.push(format!(
-                "it was raised while another was handled, which may be the cause: {first}"
-            ));
+            reasons.push(reason);
         }
         if outcome.worded {
             confidence = confidence.min(Confidence::Medium);

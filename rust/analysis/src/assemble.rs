@@ -209,6 +209,7 @@ pub(crate) fn assemble(mut evidence: Evidence, options: &Options) -> Job {
     job.add_exits(exits, &evidence.agents, &evidence.consoles);
     let consoles = std::mem::take(&mut evidence.consoles);
     job.add_consoles(consoles, &evidence.agents, &numbered);
+    job.fill_blocks(&evidence.agents);
     job.match_rounds();
     job.finish(&evidence, options);
     job

@@ -64,6 +64,29 @@ const CONTROL_FLOW: &[&str] = &[
     "LookupError",
 ];
 
+/// Parts of the names of functions that end something. What such a one raises while an exception is handled is no cause.
+const CLEAN_UPS: &[&str] = &[
+    "cleanup",
+    "clean_up",
+    "shutdown",
+    "shut_down",
+    "teardown",
+    "tear_down",
+    "__exit__",
+    "__aexit__",
+    "rmtree",
+    "unlink",
+];
+
+/// Whether an exception was raised by what ends something: its innermost frames tell.
+fn cleans_up(raised: &Raised<'_>) -> bool {
+    let ends = |frame: &FrameRef<'_>| CLEAN_UPS.iter().any(|part| frame.function.contains(part));
+    raised.frames.iter().take(INNERMOST).any(ends)
+}
+
+/// A clean-up that is further out is one that something else was done in.
+const INNERMOST: usize = 4;
+
 /// What ends a program by a status: Python's own, and what click and typer turn into that.
 const EXITS: &[&str] = &["SystemExit", "Exit"];
 
@@ -273,8 +296,10 @@ pub(crate) fn texts(chain: &[Raised<'_>], stack: &str) -> Finding {
         }
         match rule {
             Some(rule) if !rule.generic => {
-                // A lost peer at the end of a chain that began with the program's own error is no news.
-                let hidden = rule.role == Role::Collateral && generic.is_some();
+                // A lost peer at the end of a chain that began with the program's own error is no news, nor is one that was
+                // waited for in vain.
+                let is_victims = matches!(rule.role, Role::Collateral | Role::Timeout);
+                let hidden = generic.is_some() && (is_victims || cleans_up(raised));
                 if explains && !hidden && specific.is_none() {
                     specific = Some((rule, raised));
                     // A clean-up may have failed, or what was to do without the first.

@@ -3,6 +3,7 @@
 use crate::classify::{self, Role, Rule, rules};
 use crate::decide::{Attempt, Decision, Subject};
 use crate::ending::is_teardown;
+use crate::reported::is_error;
 use crate::schema::Confidence;
 use crate::traceback::{chain, has_start, is_headline, split};
 use std::path::{Path, PathBuf};
@@ -25,6 +26,9 @@ const LAST_LINES: usize = 40;
 /// At most so many lines are looked at, those of teardowns with them.
 const MOST_LINES: usize = 1000;
 
+/// How little a line says that no rule knows: see `judged`.
+const REPORTED: usize = 5;
+
 /// Decisions that say no more than that somebody failed, by rule.
 const VAGUE: &[&str] = &["silent", "exit"];
 
@@ -35,7 +39,9 @@ pub(crate) fn last(text: &str) -> Option<(usize, &'static Rule)> {
     let mut best: Option<((usize, usize), &'static Rule)> = None;
     for (back, line) in lines.iter().rev().take(MOST_LINES).enumerate() {
         let index = lines.len() - 1 - back;
-        if let Some((order, rule)) = judged(line)
+        // What a logger calls an error, and no rule knows, ends a program where nothing follows it.
+        let reported = || (own == 0 && is_own(line) && is_error(line)).then(|| (REPORTED, exit()));
+        if let Some((order, rule)) = judged(line).or_else(reported)
             && best.is_none_or(|((known, _), _)| order < known)
         {
             best = Some(((order, index), rule));
@@ -70,6 +76,11 @@ pub(crate) fn is_near_end(after: &[&str]) -> bool {
         .filter(|line| is_own(line))
         .nth(LAST_LINES)
         .is_none()
+}
+
+/// The rule of a program that leaves by itself.
+fn exit() -> &'static Rule {
+    rules().by_id("exit")
 }
 
 /// Returns the rule of a line that tells of an error, and how little it says: 0 is most.
@@ -160,7 +171,7 @@ impl Attempt<'_> {
             return decision;
         }
         let said = self.job.hearsay.iter();
-        let Some(words) = said.min_by_key(|words| judged(&words.line).map(|(order, _)| order))
+        let Some(words) = said.min_by_key(|words| judged(&words.line).map_or(REPORTED, |(order, _)| order))
         else {
             return decision;
         };

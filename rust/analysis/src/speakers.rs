@@ -2,12 +2,13 @@
 
 mod parts;
 
-use crate::assemble::{HostKey, Job, RankEvidence};
+use crate::assemble::{HostKey, Job, RankEvidence, Status};
 use crate::console::{Console, Label, Output};
 use crate::hearsay::{Hearsay, named_rank};
 use crate::hosts;
 use crate::kept::Shared;
 use crate::logs::AgentLog;
+use crate::reported;
 use crate::traceback;
 use crate::words::{Words, last_words};
 use parts::attempts;
@@ -192,9 +193,13 @@ impl Job {
         let ranks = self.attempts.get_mut(&attempt);
         let ranks = ranks.into_iter().flat_map(BTreeMap::values_mut);
         let ranks = ranks.map(Box::as_mut).filter(|rank| is_its(rank.rank));
-        let whose: Vec<&mut RankEvidence> =
-            ranks.filter(|rank| rank.ended_silently(path)).collect();
+        let silent: Vec<&mut RankEvidence> =
+            ranks.filter(|rank| rank.is_silent_in(path)).collect();
+        let all_lost = all_lost(&part.text, silent.len());
+        let of_whom = |rank: &&mut RankEvidence| all_lost || rank.ended_silently(path);
+        let whose: Vec<&mut RankEvidence> = silent.into_iter().filter(of_whom).collect();
         let alike = whose.len() <= 1
+            || all_lost
             || says_alike(&part.text, whose.len())
             || part.become_common(whose.len());
         let found = match whose.len() {
@@ -281,14 +286,28 @@ fn says_alike(text: &str, ranks: usize) -> bool {
     ends.len() >= ranks && ends.iter().all(|end| *end == ends[0])
 }
 
+/// Whether as many lines as there are ranks tell of a lost peer without a traceback, and none of another error: then also
+/// those lost one that their launcher ended meanwhile.
+fn all_lost(text: &str, ranks: usize) -> bool {
+    if ranks == 0 || traceback::has_start(text) {
+        return false;
+    }
+    let reported = reported::of(text);
+    reported.own.is_none() && reported.consequences >= ranks
+}
+
 impl RankEvidence {
+    /// Whether a launcher saw it end by itself in a log that has no words of its.
     fn ended_silently(&self, path: &Path) -> bool {
+        let by_launcher = self.status.as_ref().is_none_or(Status::by_launcher);
+        self.is_silent_in(path) && !by_launcher
+    }
+
+    /// Whether a launcher saw it end, by whatever, in a log that has no words of its.
+    fn is_silent_in(&self, path: &Path) -> bool {
         let silent = self.record.is_none() && self.words.is_none();
-        let ended = self
-            .status
-            .as_ref()
-            .is_some_and(|status| status.value != 0 && !status.by_launcher() && status.log == path);
-        silent && ended
+        let ended = |status: &Status| status.value != 0 && status.log == path;
+        silent && self.status.as_ref().is_some_and(ended)
     }
 
     fn set_words(&mut self, output: &Output, path: &Path, shared: &Shared) {

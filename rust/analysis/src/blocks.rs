@@ -1,0 +1,105 @@
+//! Ranks of which no launcher tells, where the others of its host do: a launcher has the ranks from its first to the next
+//! launcher's first, all of torchrun's have as many, and each tells of those that did not end well.
+
+use crate::assemble::{HostKey, Job, Status};
+use crate::logs::AgentLog;
+use std::collections::{BTreeMap, BTreeSet};
+
+impl Job {
+    /// Gives ranks their hosts, and how they ended, where the launchers' summaries tell of all but them.
+    pub(crate) fn fill_blocks(&mut self, agents: &[AgentLog]) {
+        let Some(blocks) = blocks(agents).filter(|_| self.attempts.len() == 1) else {
+            return;
+        };
+        let Some((&attempt, ranks)) = self.attempts.iter().next() else {
+            return;
+        };
+        // Directories of launchers tell more.
+        let in_directory = |rank: &u32| {
+            let known = ranks.get(rank);
+            known.is_some_and(|known| matches!(known.host, HostKey::Run(_)))
+        };
+        let untold: Vec<(u32, u32, &AgentLog)> = blocks
+            .into_iter()
+            .filter(|(rank, ..)| ranks.get(rank).is_none_or(|known| known.status.is_none()))
+            .collect();
+        if untold.is_empty() || untold.iter().any(|(rank, ..)| in_directory(rank)) {
+            return;
+        }
+        let listed = agents.iter().flat_map(|agent| &agent.entries);
+        let listed: BTreeSet<u32> = listed.filter_map(|entry| entry.pid).collect();
+        let closed = agents.iter().flat_map(|agent| &agent.closed);
+        let closed: BTreeSet<u32> = closed
+            .copied()
+            .filter(|pid| !listed.contains(pid))
+            .collect();
+        let found = asked(&untold, &closed);
+        for (rank, local_rank, agent) in untold {
+            let host = agent.entries.first().map(|entry| entry.host.clone());
+            let host = HostKey::Name(host.unwrap_or_default());
+            let is_new = !self.attempts[&attempt].contains_key(&rank);
+            let pid = found.as_ref().and_then(|found| found.get(&rank));
+            if is_new && found.is_none() {
+                // It ended well, or its launcher ended it.
+                continue;
+            }
+            let evidence = self.rank(attempt, rank, Some(local_rank), host.clone());
+            evidence.host_is(host);
+            if let Some(pid) = pid {
+                let name = agent.path.file_name().unwrap_or_default();
+                let forced = agent.forced.contains(pid);
+                evidence.status = Some(Status {
+                    value: if forced { -9 } else { -15 },
+                    time_ns: None,
+                    source: name.to_string_lossy().into_owned(),
+                    log: agent.path.clone(),
+                    pid: Some(*pid),
+                    forced: Some(forced),
+                    asked: Some(true),
+                });
+            }
+        }
+    }
+}
+
+/// The ranks of all launchers, with their local ranks; `None` where these are not of launchers with as many ranks each.
+fn blocks(agents: &[AgentLog]) -> Option<Vec<(u32, u32, &AgentLog)>> {
+    let is_whole = |agent: &AgentLog| {
+        agent.signalled.is_none() && agent.failed.len() == 1 && !agent.entries.is_empty()
+    };
+    if !agents.iter().all(is_whole) {
+        return None;
+    }
+    let mut bases: BTreeMap<u32, &AgentLog> = BTreeMap::new();
+    for agent in agents {
+        bases.insert(agent.base()?, agent);
+    }
+    let locals = agents.iter().flat_map(|agent| &agent.entries);
+    let size = locals.map(|entry| entry.local_rank).max()?.checked_add(1)?;
+    let is_regular = bases.len() == agents.len()
+        && (0..).zip(bases.keys()).all(|(number, base): (u32, _)| {
+            number.checked_mul(size) == Some(*base)
+        });
+    let ranks = |(base, agent)| (0..size).map(move |local| (base + local, local, agent));
+    is_regular.then(|| bases.into_iter().flat_map(ranks).collect())
+}
+
+/// Which of the ranks were asked to end, and their process IDs: workers of one launcher are numbered one after another.
+///
+/// `None` where that does not tell.
+fn asked(untold: &[(u32, u32, &AgentLog)], closed: &BTreeSet<u32>) -> Option<BTreeMap<u32, u32>> {
+    if closed.is_empty() {
+        return Some(BTreeMap::new());
+    }
+    let mut found: BTreeMap<u32, u32> = BTreeMap::new();
+    for (rank, local_rank, agent) in untold {
+        let entry = agent.entries.first()?;
+        let first = entry.pid?.checked_sub(entry.local_rank)?;
+        let pid = first.checked_add(*local_rank)?;
+        if closed.contains(&pid) {
+            found.insert(*rank, pid);
+        }
+    }
+    let told: BTreeSet<u32> = found.values().copied().collect();
+    (told == *closed && told.len() == found.len()).then_some(found)
+}

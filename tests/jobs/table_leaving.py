@@ -81,7 +81,13 @@ JOBS: tuple[Job, ...] = (
         "thread_leaves_pods_old", one("thread_gives_up", 3), EXIT, "pods", **NONE, **OLD
     ),
     Job("thread_leaves_labelled", one("thread_gives_up", 0), EXIT, "labelled", **NONE),
-    Job("boxed_alone_old", one("boxed", 1), [*EXIT, *CONFIG], "pods", **ALONE_OLD),
+    Job(
+        "boxed_alone_old",
+        one("boxed", 1),
+        [*EXIT, *CONFIG, *ENDS],
+        "pods",
+        **ALONE_OLD,
+    ),
     Job("boxed_srun", one("boxed", 2), [*EXIT, *CONFIG], "labelled", **NONE, **SRUN),
     Job("tool_pods", one("tool_status", 1), [*EXIT, "missing_file"], "pods", **NONE),
     Job("tool_tee", one("tool_status", 2), [*EXIT, "missing_file"], "tee", **NONE),
@@ -162,7 +168,16 @@ JOBS: tuple[Job, ...] = (
     Job(
         "exit_well_alone_old", one("exit_well", 1), [*LEFT, *ENDS], "pods", **ALONE_OLD
     ),
-    Job("exit_well_tasks", one("exit_well", 3), LEFT, "tasks", **NONE, **SRUN, **SHORT),
+    Job(
+        "exit_well_tasks",
+        one("exit_well", 3),
+        LEFT,
+        "tasks",
+        placed=False,
+        **NONE,
+        **SRUN,
+        **SHORT,
+    ),
     Job(
         "early_stop_pods_old",
         one("early_stop", 1),

@@ -8,10 +8,14 @@ use std::collections::{BTreeMap, BTreeSet};
 impl Job {
     /// Gives ranks their hosts, and how they ended, where the launchers' summaries tell of all but them.
     pub(crate) fn fill_blocks(&mut self, agents: &[AgentLog]) {
-        let Some(blocks) = blocks(agents).filter(|_| self.attempts.len() == 1) else {
+        let mut attempts = self.attempts.iter();
+        let (Some((&attempt, ranks)), None) = (attempts.next(), attempts.next()) else {
             return;
         };
-        let Some((&attempt, ranks)) = self.attempts.iter().next() else {
+        // What a launcher ended it does not list, and is known by its number.
+        let told = ranks.values().filter(|rank| rank.status.is_some());
+        let most = told.filter_map(|rank| rank.local_rank).max();
+        let Some(blocks) = most.and_then(|most| blocks(agents, most)) else {
             return;
         };
         // Directories of launchers tell more.
@@ -27,13 +31,22 @@ impl Job {
             return;
         }
         let listed = agents.iter().flat_map(|agent| &agent.entries);
-        let listed: BTreeSet<u32> = listed.filter_map(|entry| entry.pid).collect();
+        let listed = listed.filter_map(|entry| entry.pid);
+        let told = ranks.values().filter_map(|rank| rank.status.as_ref()?.pid);
+        let listed: BTreeSet<u32> = listed.chain(told).collect();
         let closed = agents.iter().flat_map(|agent| &agent.closed);
         let closed: BTreeSet<u32> = closed
             .copied()
             .filter(|pid| !listed.contains(pid))
             .collect();
-        let found = asked(&untold, &closed);
+        let found = asked(&untold, &closed).filter(|found| {
+            // Several that ended well may be several of which the log has lost more.
+            let is_silent = |rank: &u32| ranks.get(rank).is_none_or(|known| known.words.is_none());
+            let well = untold.iter().map(|(rank, ..)| rank);
+            well.filter(|rank| is_silent(rank) && !found.contains_key(rank))
+                .count()
+                <= 1
+        });
         for (rank, local_rank, agent) in untold {
             let host = agent.entries.first().map(|entry| entry.host.clone());
             let host = HostKey::Name(host.unwrap_or_default());
@@ -45,7 +58,7 @@ impl Job {
             }
             let evidence = self.rank(attempt, rank, Some(local_rank), host.clone());
             evidence.host_is(host);
-            if let Some(pid) = pid {
+            if let Some(pid) = pid.filter(|_| evidence.words.is_none()) {
                 let name = agent.path.file_name().unwrap_or_default();
                 let forced = agent.forced.contains(pid);
                 evidence.status = Some(Status {
@@ -62,8 +75,9 @@ impl Job {
     }
 }
 
-/// The ranks of all launchers, with their local ranks; `None` where these are not of launchers with as many ranks each.
-fn blocks(agents: &[AgentLog]) -> Option<Vec<(u32, u32, &AgentLog)>> {
+/// The ranks of all launchers, with their local ranks, of which the highest is given; `None` where these are not of
+/// launchers with as many ranks each.
+fn blocks(agents: &[AgentLog], most: u32) -> Option<Vec<(u32, u32, &AgentLog)>> {
     let is_whole = |agent: &AgentLog| {
         agent.signalled.is_none() && agent.failed.len() == 1 && !agent.entries.is_empty()
     };
@@ -74,8 +88,7 @@ fn blocks(agents: &[AgentLog]) -> Option<Vec<(u32, u32, &AgentLog)>> {
     for agent in agents {
         bases.insert(agent.base()?, agent);
     }
-    let locals = agents.iter().flat_map(|agent| &agent.entries);
-    let size = locals.map(|entry| entry.local_rank).max()?.checked_add(1)?;
+    let size = most.checked_add(1)?;
     let is_regular = bases.len() == agents.len()
         && (0..).zip(bases.keys()).all(|(number, base): (u32, _)| {
             number.checked_mul(size) == Some(*base)

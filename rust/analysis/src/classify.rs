@@ -28,6 +28,8 @@ pub struct Finding {
     pub headline: Arc<str>,
     /// The exception that was being handled as this one was raised, where that may be the cause as well.
     pub handled: Option<Arc<str>>,
+    /// What the process ended by while this exception was handled, where that is held for a consequence.
+    pub ended_by: Option<Arc<str>>,
 }
 
 impl Finding {
@@ -44,6 +46,7 @@ impl Finding {
             fingerprint,
             headline: headline.into(),
             handled: None,
+            ended_by: None,
         }
     }
 }
@@ -189,6 +192,7 @@ fn consequence(failure: &Failure, section: Option<&Section>) -> Option<Finding> 
         fingerprint,
         headline: failure.message.as_str().into(),
         handled: None,
+        ended_by: None,
     })
 }
 
@@ -275,7 +279,7 @@ pub(crate) fn texts(chain: &[Raised<'_>], stack: &str) -> Finding {
     let (mut pointers, mut relay) = (Vec::new(), false);
     let mut generic: Option<(&'static Rule, &Raised<'_>)> = None;
     let mut specific: Option<(&'static Rule, &Raised<'_>)> = None;
-    let mut handled = None;
+    let (mut handled, mut ended_by) = (None, None);
     for (index, raised) in chain.iter().enumerate() {
         let explains = match chain.get(index + 1) {
             None => true,
@@ -296,16 +300,19 @@ pub(crate) fn texts(chain: &[Raised<'_>], stack: &str) -> Finding {
         }
         match rule {
             Some(rule) if !rule.generic => {
-                // A lost peer at the end of a chain that began with the program's own error is no news, nor is one that was
-                // waited for in vain.
-                let is_victims = matches!(rule.role, Role::Collateral | Role::Timeout);
-                let hidden = generic.is_some() && (is_victims || cleans_up(raised));
+                let before = index.checked_sub(1).map(|before| &chain[before]);
+                let before = before.filter(|before| !before.is_cause && !is_exit(raised));
+                // A lost peer at the end of a chain that began with the program's own error is no news. Nor is one that it
+                // waited for in vain as it handled that, or what it could not put away then.
+                let is_late = rule.role == Role::Timeout || cleans_up(raised);
+                let is_late = before.is_some() && is_late;
+                let hidden = generic.is_some() && (is_late || rule.role == Role::Collateral);
                 if explains && !hidden && specific.is_none() {
                     specific = Some((rule, raised));
                     // A clean-up may have failed, or what was to do without the first.
-                    let before = index.checked_sub(1).map(|before| &chain[before]);
-                    let before = before.filter(|before| !before.is_cause && !is_exit(raised));
                     handled = before.and(generic).map(|(_, first)| first);
+                } else if hidden && is_late {
+                    ended_by = Some(raised);
                 }
             }
             _ if explains => {
@@ -338,6 +345,9 @@ pub(crate) fn texts(chain: &[Raised<'_>], stack: &str) -> Finding {
         fingerprint: fingerprint(rule, raised.type_name, raised.message, &raised.frames),
         headline: headline(raised.type_name, raised.message).into(),
         handled: handled.map(|first| headline(first.type_name, first.message).into()),
+        ended_by: ended_by
+            .filter(|_| specific.is_none())
+            .map(|last| headline(last.type_name, last.message).into()),
     }
 }
 

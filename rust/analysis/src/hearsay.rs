@@ -2,7 +2,7 @@
 
 use crate::classify::{self, Role, Rule, rules};
 use crate::decide::{Attempt, Decision, Subject};
-use crate::ending::is_teardown;
+use crate::ending::{is_teardown, shape};
 use crate::reported::is_error;
 use crate::schema::Confidence;
 use crate::traceback::{chain, has_start, is_headline, split};
@@ -52,7 +52,22 @@ pub(crate) fn last(text: &str) -> Option<(usize, &'static Rule)> {
         }
     }
     let ((_, index), rule) = best?;
-    Some((index, rule))
+    (!went_on(&lines, index)).then_some((index, rule))
+}
+
+/// Whether a loop that had begun before a line goes on after it to the end of the log: then what it tells of was survived.
+fn went_on(lines: &[&str], at: usize) -> bool {
+    const LEAST: usize = 3;
+    let own = |lines: &[&str]| -> Vec<String> {
+        let own = lines.iter().rev().filter(|line| is_own(line));
+        own.take(LAST_LINES).map(|line| shape(line)).collect()
+    };
+    let after = own(&lines[at + 1..]);
+    let Some(last) = after.first().filter(|last| last.contains('#')) else {
+        return false;
+    };
+    let same = after.iter().filter(|shape| *shape == last).count();
+    same >= LEAST && own(&lines[..at]).contains(last)
 }
 
 /// Returns the one rank of which a launcher says, in no more than that, that it failed.

@@ -285,9 +285,16 @@ impl Outcome<'_> {
             .unwrap_or_default()
     }
 
-    /// Says which exception was handled as the one that it ended by was raised, where that may be the cause.
+    /// Says which exception was handled as the one that it ended by was raised, or the other way round, where the other of
+    /// the two may be the cause.
     pub(crate) fn handled(&self) -> Option<String> {
-        let first = self.finding.as_ref()?.handled.as_deref()?;
+        let finding = self.finding.as_ref()?;
+        if let Some(last) = finding.ended_by.as_deref() {
+            return Some(format!(
+                "it was handled as the process ended by another, which may be the cause: {last}"
+            ));
+        }
+        let first = finding.handled.as_deref()?;
         Some(format!(
             "it was raised while another was handled, which may be the cause: {first}"
         ))

@@ -63,7 +63,8 @@ impl Outcome<'_> {
         let rule = told.rule;
         let can_be = match (&self.evidence.status, own) {
             (None, Some(_)) => !self.evidence.output_shared,
-            (None, None) => true,
+            // Of whom nothing tells the number, others' words may tell more.
+            (None, None) => !self.evidence.nameless,
             // A status says no less than that.
             (Some(_), Some(_)) => false,
             (Some(status), None) => {

@@ -28,6 +28,7 @@ impl Attempt<'_> {
             .or_else(|| self.left_alone(&timeouts))
             .or_else(|| self.silent(&timeouts))
             .or_else(|| self.left_early())
+            .or_else(|| self.quiet_launcher(&timeouts))
             .or_else(|| self.nobody(&timeouts))
     }
 
@@ -179,6 +180,10 @@ impl Attempt<'_> {
         }
         match quiet[..] {
             [] => None,
+            // What its launcher ended because of another was there still as that one lost its peer.
+            [rank] if others >= 2 && timeouts.is_empty() && self.was_there(rank) => {
+                self.lost_elsewhere(rank)
+            }
             [rank] if others >= 2 => {
                 let mut reasons = vec![reason.clone()];
                 let left = timeouts.is_empty() && self.is_passed_over(rank);
@@ -216,6 +221,53 @@ impl Attempt<'_> {
                 })
             }
         }
+    }
+
+    /// A host whose launcher has a log, and says nothing in it, where those of the others tell that a peer was lost.
+    fn quiet_launcher(&self, timeouts: &[u32]) -> Option<Decision> {
+        let [path] = &self.job.quiet_launchers[..] else {
+            return None;
+        };
+        if !timeouts.is_empty() || self.victims() < self.total() {
+            return None;
+        }
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        let reasons = vec![
+            format!("{name} says nothing, and the logs beside it are of launchers"),
+            format!("all {} found there lost a peer", count(self.total(), "rank")),
+        ];
+        Some(Decision {
+            subject: Subject::Job(None),
+            rule: rules().by_id("host-lost"),
+            confidence: Confidence::Low,
+            also: Vec::new(),
+            suspects: Vec::new(),
+            reasons,
+        })
+    }
+
+    /// Whether its launcher ended a rank after another of its own had lost a peer, where nothing states how many ranks
+    /// there are: then one may be lost of which nothing is here.
+    fn was_there(&self, rank: u32) -> bool {
+        let Some(outcome) = self.outcomes.get(&rank) else {
+            return false;
+        };
+        let status = outcome.evidence.status.as_ref();
+        let ended = status.is_some_and(|status| status.asked == Some(true));
+        let is_sibling = |other: &&Outcome<'_>| {
+            other.end == End::Collateral && other.evidence.host == outcome.evidence.host
+        };
+        ended && !self.job.is_stated && self.outcomes.values().any(|other| is_sibling(&other))
+    }
+
+    /// Ranks that lost a peer, and one that their launcher ended: somebody else was lost.
+    fn lost_elsewhere(&self, rank: u32) -> Option<Decision> {
+        let decision = self.nobody(&[])?;
+        let suspect = "its launcher ended it, and it left no error of its own".to_owned();
+        Some(Decision {
+            suspects: vec![(rank, suspect)],
+            ..decision
+        })
     }
 
     /// Whether srun told of the ends of all ranks but this one, which has a log or spoke.

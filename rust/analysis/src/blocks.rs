@@ -12,10 +12,8 @@ impl Job {
         let (Some((&attempt, ranks)), None) = (attempts.next(), attempts.next()) else {
             return;
         };
-        // What a launcher ended it does not list, and is known by its number.
-        let told = ranks.values().filter(|rank| rank.status.is_some());
-        let most = told.filter_map(|rank| rank.local_rank).max();
-        let Some(blocks) = most.and_then(|most| blocks(agents, most)) else {
+        let known: BTreeSet<u32> = ranks.keys().copied().collect();
+        let Some(blocks) = blocks(agents, &known) else {
             return;
         };
         // Directories of launchers tell more.
@@ -75,9 +73,12 @@ impl Job {
     }
 }
 
-/// The ranks of all launchers, with their local ranks, of which the highest is given; `None` where these are not of
-/// launchers with as many ranks each.
-fn blocks(agents: &[AgentLog], most: u32) -> Option<Vec<(u32, u32, &AgentLog)>> {
+/// The ranks of all launchers, with their local ranks; `None` where these do not have as many each as one whose last is
+/// known.
+fn blocks<'a>(
+    agents: &'a [AgentLog],
+    known: &BTreeSet<u32>,
+) -> Option<Vec<(u32, u32, &'a AgentLog)>> {
     let is_whole = |agent: &AgentLog| {
         agent.signalled.is_none() && agent.failed.len() == 1 && !agent.entries.is_empty()
     };
@@ -88,13 +89,22 @@ fn blocks(agents: &[AgentLog], most: u32) -> Option<Vec<(u32, u32, &AgentLog)>> 
     for agent in agents {
         bases.insert(agent.base()?, agent);
     }
-    let size = most.checked_add(1)?;
+    let mut firsts = bases.keys().skip(1);
+    let size = match firsts.next() {
+        Some(second) => *second,
+        None => known.last()?.checked_add(1)?,
+    };
+    let has_last = |base: &u32| known.contains(&base.saturating_add(size.saturating_sub(1)));
     let is_regular = bases.len() == agents.len()
-        && (0..).zip(bases.keys()).all(|(number, base): (u32, _)| {
-            number.checked_mul(size) == Some(*base)
-        });
-    let ranks = |(base, agent)| (0..size).map(move |local| (base + local, local, agent));
-    is_regular.then(|| bases.into_iter().flat_map(ranks).collect())
+        && (0..)
+            .zip(bases.keys())
+            .all(|(number, base): (u32, _)| number.checked_mul(size) == Some(*base));
+    let ranks = |(base, agent): (u32, &'a AgentLog)| {
+        (0..size).map(move |local| (base.saturating_add(local), local, agent))
+    };
+    let is_told =
+        bases.keys().any(has_last) && *known.last()? < bases.keys().last()?.saturating_add(size);
+    (is_regular && is_told).then(|| bases.into_iter().flat_map(ranks).collect())
 }
 
 /// Which of the ranks were asked to end, and their process IDs: workers of one launcher are numbered one after another.

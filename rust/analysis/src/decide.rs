@@ -107,8 +107,13 @@ impl Attempt<'_> {
             candidates.retain(|rank| seen(rank) || !evidence(rank).by_logger);
         }
         // Victims mostly leave with 1, and a word, a signal or another code says more than that.
-        if candidates.iter().any(|&rank| !self.left_with_one(rank)) {
+        let says_more =
+            |rank: &u32| !self.left_with_one(*rank) && !self.outcomes[rank].gave_up_unexplained();
+        if candidates.iter().any(says_more) {
             candidates.retain(|&rank| !self.left_with_one(rank));
+        }
+        if self.others_waited(&candidates) {
+            candidates.clear();
         }
         if let Some(decision) = self.whole_job(&candidates) {
             return Some(decision);
@@ -158,6 +163,21 @@ impl Attempt<'_> {
         let evidence = self.outcomes[&rank].evidence;
         let status = evidence.status.as_ref().map(|status| status.value);
         self.rule(rank).id == "exit" && status == Some(1) && evidence.record.is_none()
+    }
+
+    /// Whether ranks left with 1 and without a word while others waited in vain and none lost a peer: had one of them been
+    /// first, others would have lost it. Their words are not here, and one that still ran kept all waiting.
+    fn others_waited(&self, candidates: &[u32]) -> bool {
+        let ran = |outcome: &Outcome<'_>| match outcome.end {
+            End::Terminated => true,
+            End::Silent => outcome.evidence.status.is_none(),
+            _ => false,
+        };
+        !candidates.is_empty()
+            && candidates.iter().all(|rank| self.outcomes[rank].is_mute())
+            && !self.with_end(End::Timeout).is_empty()
+            && self.with_end(End::Collateral).is_empty()
+            && self.outcomes.values().any(ran)
     }
 
     fn vanished(&self, rank: u32) -> bool {

@@ -40,7 +40,8 @@ pub(crate) fn last(text: &str) -> Option<(usize, &'static Rule)> {
     for (back, line) in lines.iter().rev().take(MOST_LINES).enumerate() {
         let index = lines.len() - 1 - back;
         // What a logger calls an error, and no rule knows, ends a program where nothing follows it.
-        let reported = || (own == 0 && is_own(line) && is_error(line)).then(|| (REPORTED, exit()));
+        let reported =
+            || (own == 0 && !line.starts_with(' ') && is_error(line)).then(|| (REPORTED, exit()));
         if let Some((order, rule)) = judged(line).or_else(reported)
             && best.is_none_or(|((known, _), _)| order < known)
         {
@@ -186,7 +187,8 @@ impl Attempt<'_> {
             return decision;
         }
         let said = self.job.hearsay.iter();
-        let Some(words) = said.min_by_key(|words| judged(&words.line).map_or(REPORTED, |(order, _)| order))
+        let Some(words) =
+            said.min_by_key(|words| judged(&words.line).map_or(REPORTED, |(order, _)| order))
         else {
             return decision;
         };

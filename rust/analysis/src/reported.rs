@@ -28,7 +28,8 @@ pub(crate) fn of(text: &str) -> Reported<'_> {
     let own = text.lines().rev().take(MOST_LINES).map(str::trim_end);
     let own = own.filter(|line| {
         // An indented line goes on with what stands before it.
-        !line.is_empty() && !line.starts_with([' ', '\t']) && !is_teardown(line)
+        let is_own = !is_teardown(line) || is_error(line);
+        !line.is_empty() && !line.starts_with([' ', '\t']) && is_own
     });
     for (back, line) in own.take(LAST_LINES).enumerate() {
         let rule = rules().by_text("", line, "").filter(|rule| !rule.generic);
@@ -51,6 +52,15 @@ pub(crate) fn of(text: &str) -> Reported<'_> {
 /// Whether a logger calls a line an error: by its level, at the beginning or behind a time, a name or brackets.
 pub(crate) fn is_error(line: &str) -> bool {
     const LEVELS: &[&str] = &["ERROR", "CRITICAL", "FATAL"];
+    // As a field of an object, or of a line of fields.
+    const KEYS: &[&str] = &[
+        "\"level\": \"",
+        "\"level\":\"",
+        "\"levelname\": \"",
+        "\"severity\": \"",
+        "\"severity\":\"",
+        " level=",
+    ];
     // Further on, a level is a word of the message.
     const BEFORE: usize = 96;
     let level = |word: &&str| {
@@ -61,7 +71,15 @@ pub(crate) fn is_error(line: &str) -> bool {
         // Gloo calls each try of a connection an error.
         (is_apart && ends && !before.contains(".cc:")).then_some(())
     };
-    LEVELS.iter().find_map(level).is_some()
+    let field = |key: &&str| {
+        let (_, value) = line.split_once(*key)?;
+        let of = |level: &&&str| {
+            let value = value.get(..level.len());
+            value.is_some_and(|value| value.eq_ignore_ascii_case(level))
+        };
+        LEVELS.iter().find(of)
+    };
+    LEVELS.iter().find_map(level).is_some() || KEYS.iter().find_map(field).is_some()
 }
 
 #[cfg(test)]
@@ -81,6 +99,9 @@ mod tests {
             "2026-11-30 14:35:21.250 | ERROR    | trainer.data:next:88 - no samples",
             "[11/30/26 14:35:36] ERROR    no samples             data.py:88",
             "FATAL: rank 2: no samples",
+            "[ERROR] trainer: no samples",
+            "{\"ts\": 1796049338.5, \"level\": \"error\", \"msg\": \"no samples\"}",
+            "time=2026-11-30T14:34:53Z level=error msg=\"no samples\"",
         ] {
             assert!(is_error(line), "{line}");
             assert_eq!(of(line).own, Some(line));
@@ -103,7 +124,10 @@ mod tests {
         assert_eq!((found.own, found.consequences), (None, 1));
         let text = format!("ERROR: no samples\n{LOST}\n{LOST}\n");
         let found = of(&text);
-        assert_eq!((found.own, found.own_is_last), (Some("ERROR: no samples"), false));
+        assert_eq!(
+            (found.own, found.own_is_last),
+            (Some("ERROR: no samples"), false)
+        );
         assert_eq!(found.consequences, 2);
         let text = format!("{LOST}\nERROR: no samples\n  of 41\n");
         assert!(of(&text).own_is_last);

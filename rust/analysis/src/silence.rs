@@ -193,6 +193,11 @@ impl Attempt<'_> {
                             .to_owned(),
                     );
                 }
+                // In what is cut off it may have told of its own failure.
+                let is_cut = self.outcomes.values().any(|outcome| outcome.evidence.torn);
+                if is_cut {
+                    reasons.push("a log ends in the middle of a line".to_owned());
+                }
                 Some(Decision {
                     subject: Subject::Rank(rank),
                     rule: if left {
@@ -200,7 +205,11 @@ impl Attempt<'_> {
                     } else {
                         rule
                     },
-                    confidence: Confidence::Medium,
+                    confidence: if is_cut {
+                        Confidence::Low
+                    } else {
+                        Confidence::Medium
+                    },
                     also: Vec::new(),
                     suspects: Vec::new(),
                     reasons,
@@ -234,7 +243,10 @@ impl Attempt<'_> {
         let name = path.file_name().unwrap_or_default().to_string_lossy();
         let reasons = vec![
             format!("{name} says nothing, and the logs beside it are of launchers"),
-            format!("all {} found there lost a peer", count(self.total(), "rank")),
+            format!(
+                "all {} found there lost a peer",
+                count(self.total(), "rank")
+            ),
         ];
         Some(Decision {
             subject: Subject::Job(None),

@@ -66,6 +66,12 @@ const CAUSE: &str = "The above exception was the direct cause of the following e
 
 const CONTEXT: &str = "During handling of the above exception, another exception occurred:";
 
+/// Whether the first traceback of a text is of an exception that was raised while another was handled, which is cut off.
+pub(crate) fn is_of_handler(text: &str) -> bool {
+    let before = from_first(text).map_or(0, |found| text.len() - found.len());
+    text[..before].trim_end().ends_with(CONTEXT)
+}
+
 /// Returns the text with what a launcher or an exception group puts before each line removed.
 ///
 /// torchrun's `--tee` and torch's own `sys.excepthook` print `[rank3]: `; groups print `  | `.

@@ -102,6 +102,12 @@ impl Words {
         let after = ending::lines_after(text);
         let is_typed = chain.iter().any(|raised| !raised.type_name.is_empty());
         let finding = (is_typed && after == Some(0)).then(|| classify::texts(&chain, text));
+        let finding = finding.map(|finding| Finding {
+            handled: finding
+                .handled
+                .or_else(|| traceback::is_of_handler(text).then(|| "its text is not here".into())),
+            ..finding
+        });
         let warned = finding.as_ref().and_then(|it| warned_cause(it, text));
         let (warned_at, finding) = match warned {
             Some((at, cause)) => (Some(at), Some(cause)),

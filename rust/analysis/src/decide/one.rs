@@ -73,6 +73,11 @@ impl Attempt<'_> {
             confidence = confidence.min(Confidence::Medium);
             reasons.push(doubt.to_owned());
         }
+        // A lost peer's name may stand in the rest of it.
+        let is_cut = outcome.evidence.torn && outcome.evidence.record.is_none();
+        if is_cut && rule.generic && self.victims() > 0 {
+            confidence = Confidence::Low;
+        }
         let status = outcome.evidence.status.as_ref();
         if rule.id == "killed" && !also.is_empty() && status.is_some_and(|it| it.forced.is_none()) {
             confidence = confidence.min(Confidence::Medium);

@@ -110,7 +110,7 @@ impl Attempt<'_> {
         let says_more =
             |rank: &u32| !self.left_with_one(*rank) && !self.outcomes[rank].gave_up_unexplained();
         if candidates.iter().any(says_more) {
-            candidates.retain(|&rank| !self.left_with_one(rank));
+            candidates.retain(says_more);
         }
         if self.others_waited(&candidates) {
             candidates.clear();
@@ -158,11 +158,12 @@ impl Attempt<'_> {
         })
     }
 
-    /// Whether all that is known of a rank's end is the exit code 1.
+    /// Whether all that is known of a rank's end is the exit code 1, without a word of its own.
     fn left_with_one(&self, rank: u32) -> bool {
         let evidence = self.outcomes[&rank].evidence;
         let status = evidence.status.as_ref().map(|status| status.value);
-        self.rule(rank).id == "exit" && status == Some(1) && evidence.record.is_none()
+        let is_bare = !self.outcomes[&rank].reports_own();
+        self.rule(rank).id == "exit" && status == Some(1) && evidence.record.is_none() && is_bare
     }
 
     /// Whether ranks left with 1 and without a word while others waited in vain and none lost a peer: had one of them been
@@ -174,7 +175,7 @@ impl Attempt<'_> {
             _ => false,
         };
         !candidates.is_empty()
-            && candidates.iter().all(|rank| self.outcomes[rank].is_mute())
+            && candidates.iter().all(|&rank| self.left_with_one(rank))
             && !self.with_end(End::Timeout).is_empty()
             && self.with_end(End::Collateral).is_empty()
             && self.outcomes.values().any(ran)

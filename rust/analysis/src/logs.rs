@@ -131,7 +131,14 @@ pub(crate) fn agents_of(path: &Path, plain: &Plain<'_>) -> Vec<AgentLog> {
         _ => None,
     };
     let of_process = |(process, log)| AgentLog { process, ..log };
-    apart(path, text, told).map(of_process).collect()
+    let mut found: Vec<AgentLog> = apart(path, text, told).map(of_process).collect();
+    // As they are numbered: `worker-2` before `worker-10`.
+    let name = |log: &AgentLog| {
+        let name = log.process.and_then(|at| plain.names.get(at as usize));
+        name.map(|name| (name.len(), name.clone()))
+    };
+    found.sort_by_cached_key(name);
+    found
 }
 
 /// Returns what launchers say in the lines of each speaker, and the number of the speaker, where one is told.

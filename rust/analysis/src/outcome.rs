@@ -262,6 +262,14 @@ impl Outcome<'_> {
         status == Some(1) && rule == Some("exit") && self.evidence.record.is_none()
     }
 
+    /// Whether its last words, without a traceback, are of an error of its own.
+    pub(crate) fn reports_own(&self) -> bool {
+        let words = self.evidence.words.as_ref();
+        let reported = words.and_then(|words| words.reported.as_ref());
+        reported
+            .is_some_and(|it| it.own.is_some() && (it.own_is_last || self.evidence.output_shared))
+    }
+
     /// Returns the rule's category, or that of a rank without a finding.
     pub(crate) fn category(&self) -> &str {
         match (&self.finding, self.end) {

@@ -55,8 +55,7 @@ impl Outcome<'_> {
             return false;
         };
         // Where several ranks speak, an error of one is what the others lost it by.
-        let is_own = reported.own_is_last || self.evidence.output_shared;
-        let own = reported.own.as_ref().filter(|_| is_own);
+        let own = reported.own.as_ref().filter(|_| self.reports_own());
         let Some(told) = own.or(reported.consequence.as_ref()) else {
             return false;
         };

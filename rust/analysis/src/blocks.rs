@@ -8,6 +8,9 @@ use std::collections::{BTreeMap, BTreeSet};
 impl Job {
     /// Gives ranks their hosts, and how they ended, where the launchers' summaries tell of all but them.
     pub(crate) fn fill_blocks(&mut self, agents: &[AgentLog]) {
+        if agents.is_empty() {
+            return;
+        }
         let mut attempts = self.attempts.iter();
         let (Some((&attempt, ranks)), None) = (attempts.next(), attempts.next()) else {
             return;
@@ -79,8 +82,13 @@ fn blocks<'a>(
     agents: &'a [AgentLog],
     known: &BTreeSet<u32>,
 ) -> Option<Vec<(u32, u32, &'a AgentLog)>> {
+    // A summary without the worker that its launcher named first is cut off.
     let is_whole = |agent: &AgentLog| {
-        agent.signalled.is_none() && agent.failed.len() == 1 && !agent.entries.is_empty()
+        let [first] = &agent.failed[..] else {
+            return false;
+        };
+        let mut entries = agent.entries.iter();
+        agent.signalled.is_none() && entries.any(|entry| entry.local_rank == first.local_rank)
     };
     if !agents.iter().all(is_whole) {
         return None;

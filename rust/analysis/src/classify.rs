@@ -652,6 +652,34 @@ mod tests {
         }
     }
 
+    #[test]
+    fn what_a_handler_waited_for_or_could_not_put_away_is_no_cause() {
+        const CONTEXT: &str = "During handling of the above exception, another exception occurred:";
+        let cause = "The above exception was the direct cause of the following exception:";
+        let waited = "RuntimeError: Timed out waiting 8000ms for recv operation to complete";
+        let gone = "FileNotFoundError: [Errno 2] No such file or directory: 'part.tmp'";
+        let finding = |first: &str, link: &str, second: &str, function: &str| {
+            let text = traceback(first, link, second);
+            texts_of(&text.replace("line 2, in f", &format!("line 2, in {function}")))
+        };
+        for (second, function) in [(waited, "step"), (gone, "cleanup"), (gone, "__exit__")] {
+            let found = finding("ValueError: bad batch", CONTEXT, second, function);
+            assert_eq!(&*found.headline, "ValueError: bad batch", "{second}");
+            assert_eq!(found.ended_by.as_deref(), Some(second));
+        }
+        // What was to do without the first; what was raised from it; what programs find their way by.
+        for (first, link, second, function) in [
+            ("ValueError: bad batch", CONTEXT, gone, "fall_back"),
+            ("ValueError: bad batch", cause, gone, "cleanup"),
+            ("KeyError: 'cache'", CONTEXT, waited, "step"),
+            ("StopIteration", CONTEXT, waited, "step"),
+        ] {
+            let found = finding(first, link, second, function);
+            assert_eq!(&*found.headline, second, "{first} {function}");
+            assert_eq!(found.ended_by, None, "{first} {function}");
+        }
+    }
+
     fn texts_of(stack: &str) -> Finding {
         texts(&traceback::chain(stack), stack)
     }

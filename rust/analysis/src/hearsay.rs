@@ -263,4 +263,27 @@ mod tests {
         assert_eq!(read(&text), None);
         assert_eq!(read("INFO CUDA out of memory. is caught below\n"), None);
     }
+
+    #[test]
+    fn a_loop_that_goes_on_has_survived() {
+        let error = "ERROR:root:skipping a line\nValueError: x\n";
+        let steps = |from: u32, to: u32| -> String {
+            (from..to)
+                .map(|step| format!("step {step} loss 0.{step}\n"))
+                .collect()
+        };
+        let text = |after: &str| format!("{}{error}{after}", steps(0, 2));
+        assert_eq!(read(&text(&steps(2, 6))), None);
+        // Another's last steps; a loop that had not begun; and one that failed in the end.
+        assert!(read(&text(&steps(2, 4))).is_some());
+        assert!(read(&format!("{error}{}", steps(2, 6))).is_some());
+        assert!(read(&text(&(steps(2, 6) + "lost\n"))).is_some());
+    }
+
+    #[test]
+    fn what_a_logger_calls_an_error_at_the_end_may_be_all_that_is_told() {
+        let error = "2026-11-30 14:34:53,652 ERROR trainer.data: no samples\n";
+        assert_eq!(read(error), Some((0, "exit")));
+        assert_eq!(read(&format!("{error}step 2\n")), None);
+    }
 }

@@ -119,7 +119,7 @@ impl Words {
         });
         let says = |headline: &str| first_saying(text, headline).map(line);
         let silent = chain.is_empty() && fatal.is_none() && terminate.is_none();
-        let reported = silent.then(|| Reported::of(text, &line)).flatten();
+        let reported = silent.then(|| Reported::of(text, line)).flatten();
         Some(Box::new(Self {
             near_end: (fatal.is_some() || terminate.is_some()) && ending::is_near_end(text),
             fatal: fatal.map(|fatal| {

@@ -269,7 +269,8 @@ impl Rules {
 
     /// Returns the first rule one of whose literals is in a text, or that has types alone, and that matches.
     fn first(&self, text: &str, matches: impl Fn(&Rule) -> bool) -> Option<&Rule> {
-        let mut eligible = self.typed.clone();
+        let mut eligible = Vec::with_capacity(16);
+        eligible.extend_from_slice(&self.typed);
         let found = self.literals.find(text.as_bytes());
         // The loop is within the iterator: it takes half as long as one that asks for each.
         found.for_each(|(_, rule)| eligible.push(rule));

@@ -274,14 +274,19 @@ impl Attempt<'_> {
             mute.clone().all(Outcome::is_mute) || mute.clone().all(Outcome::gave_up_unexplained);
         let handled = alike.iter().find_map(|rank| self.outcomes[rank].handled());
         let worded = alike.iter().any(|rank| self.outcomes[rank].worded);
-        let confidence =
-            if vague || rule.role == Role::Ambiguous || alike.iter().any(shared) && quiet > 0 {
-                Confidence::Low
-            } else if others.is_empty() && quiet == 0 && !nameless && !mute && !worded {
-                Confidence::High
-            } else {
-                Confidence::Medium
-            };
+        // Victims are alike as well, where what they said is not here.
+        let unsaid = mute && self.victims() > 0;
+        let confidence = if vague
+            || unsaid
+            || rule.role == Role::Ambiguous
+            || alike.iter().any(shared) && quiet > 0
+        {
+            Confidence::Low
+        } else if others.is_empty() && quiet == 0 && !nameless && !mute && !worded {
+            Confidence::High
+        } else {
+            Confidence::Medium
+        };
         let unheard = |rank: &u32| self.left_with_one(*rank) && !same.contains(rank);
         let unheard = rule.generic && self.with_end(End::Primary).iter().any(unheard);
         let unheard = unheard.then_some("of others that failed the text is not here");

@@ -305,3 +305,22 @@ fn each_of_several_logs_without_labels_has_a_voice() {
     }
     assert_eq!(cause(&job.report()).1, "missing_file");
 }
+
+#[test]
+fn whom_all_waited_for_may_have_been_killed_at_last() {
+    for (error, sure) in [(TIMEOUT, Confidence::Medium), (PEER, Confidence::High)] {
+        let job = Job::new("killed");
+        let zero = labelled("[rank0]: ", error) + &failed(0);
+        let entry = summary("node0", 1, 1).replace("exitcode  : 1", "exitcode  : -9");
+        // Whom its launcher asked to end is not here.
+        let zero = zero.replace(&failed(0), "") + &entry;
+        job.write("train-worker-0.log", zero);
+        let one = labelled("[rank2]: ", error) + &labelled("[rank3]: ", error);
+        job.write(
+            "train-worker-1.log",
+            one + &failed(0) + &summary("node1", 2, 0),
+        );
+        let found = job.report();
+        assert_eq!(cause(&found), (Some(1), "killed_unknown", sure));
+    }
+}

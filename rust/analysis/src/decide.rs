@@ -159,7 +159,7 @@ impl Attempt<'_> {
     }
 
     /// Whether all that is known of a rank's end is the exit code 1, without a word of its own.
-    fn left_with_one(&self, rank: u32) -> bool {
+    pub(crate) fn left_with_one(&self, rank: u32) -> bool {
         let evidence = self.outcomes[&rank].evidence;
         let status = evidence.status.as_ref().map(|status| status.value);
         let is_bare = !self.outcomes[&rank].reports_own();
@@ -274,8 +274,8 @@ impl Attempt<'_> {
             mute.clone().all(Outcome::is_mute) || mute.clone().all(Outcome::gave_up_unexplained);
         let handled = alike.iter().find_map(|rank| self.outcomes[rank].handled());
         let worded = alike.iter().any(|rank| self.outcomes[rank].worded);
-        // Victims are alike as well, where what they said is not here.
-        let unsaid = mute && self.victims() > 0;
+        // Victims are alike as well, where what they said is not here; and the first of each host are no proof for the rest.
+        let unsaid = mute && (self.victims() > 0 || alike.len() < self.total());
         let confidence = if vague
             || unsaid
             || rule.role == Role::Ambiguous

@@ -324,3 +324,23 @@ fn whom_all_waited_for_may_have_been_killed_at_last() {
         assert_eq!(cause(&found), (Some(1), "killed_unknown", sure));
     }
 }
+
+#[test]
+fn the_first_of_each_host_without_a_word_are_no_proof_of_a_setting() {
+    let entry = |host: &str, rank: u32| {
+        let first = summary(host, rank, 0);
+        let second = summary(host, rank + 1, 1).replace("exitcode  : 1", "exitcode  : -15");
+        let second = second.split_once("[0]:\n").expect("an entry").1.to_owned();
+        first.replace("  <NO_OTHER_FAILURES>\n", &format!("[1]:\n{second}"))
+    };
+    let job = Job::new("first");
+    for node in 0..2 {
+        let text = closed(1) + &failed(0) + &entry(&format!("node{node}"), 2 * node);
+        job.write(&format!("train-worker-{node}.log"), text);
+    }
+    let found = job.report();
+    assert_eq!(
+        cause(&found),
+        (None, "exit_without_traceback", Confidence::Low)
+    );
+}

@@ -8,7 +8,7 @@ use crate::dress::{Plain, Whose};
 use crate::logs::ROOT_CAUSE;
 use crate::parse::begin;
 use labels::{
-    block, from_traceback, is_end_of_launcher, is_last_of_launcher, is_launcher, is_rule,
+    barriers, block, from_traceback, is_of_barrier, is_end_of_launcher, is_last_of_launcher, is_launcher, is_rule,
     is_workers, last_of_launchers, launcher_reports, split, unjoined, watchdogs,
 };
 use std::collections::{BTreeMap, HashSet};
@@ -101,6 +101,7 @@ pub(crate) fn console(path: &Path, plain: &Plain<'_>) -> Option<Console> {
     let mut inside = Inside::default();
     let mut by_logger = false;
     let mut of_block = None;
+    let (mut barrier, mut before) = (None, "");
     for (index, raw) in plain.text.lines().enumerate() {
         // A progress bar has no line of its own.
         let raw = raw.trim_end_matches('\r');
@@ -135,7 +136,11 @@ pub(crate) fn console(path: &Path, plain: &Plain<'_>) -> Option<Console> {
                 continue;
             }
         }
-        let Some(label) = speaker.or(of_block).or_else(|| watchdogs(line)) else {
+        let own_word = speaker.or(of_block).or_else(|| watchdogs(line));
+        let in_barrier = barrier.filter(|_| is_of_barrier(line, before));
+        barrier = barriers(line).or(in_barrier);
+        before = line;
+        let Some(label) = own_word.or(barrier) else {
             console.unlabelled.push(from_traceback(line), index + 1);
             continue;
         };
@@ -273,6 +278,14 @@ impl Console {
             *line = number(*line);
         }
         self
+    }
+
+    /// Whether Ray has folded lines that several processes wrote alike.
+    ///
+    /// Source: ray/_private/ray_logging/__init__.py, `[repeated 3x across cluster]`
+    pub(crate) fn is_folded(&self) -> bool {
+        let mut outputs = self.ranks.values().chain([&self.unlabelled]);
+        outputs.any(|it| memchr::memmem::find(it.text.as_bytes(), b"x across cluster]").is_some())
     }
 
     /// Notes whose the last line is, where a log does not end with an end of line.

@@ -95,6 +95,7 @@ fn judged(line: &str) -> Option<(usize, &'static Rule)> {
         "(errno: 110 - ",
         "(errno: 113 - ",
         " has failed.",
+        "Waiting in store based barrier",
     ];
     let line = line.trim();
     if !LOOKS.iter().any(|look| line.contains(look)) {

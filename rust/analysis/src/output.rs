@@ -42,7 +42,11 @@ impl Outcome<'_> {
         self.title = last.text.as_str().into();
         self.worded = true;
         let fingerprint = Fingerprint::of(&rule.category, "", "", std::iter::empty());
-        self.set(Finding::plain(rule, fingerprint, self.title.clone()));
+        let finding = Finding::plain(rule, fingerprint, self.title.clone());
+        self.set(Finding {
+            pointers: rule.pointers(&self.title),
+            ..finding
+        });
         true
     }
 

@@ -25,6 +25,7 @@ impl Job {
         let mut nobodys: Vec<(Console, Vec<usize>)> = Vec::new();
         let mut lost = 0;
         for mut console in consoles {
+            self.folded |= console.is_folded();
             let mut of_file = agents.iter().filter(|agent| agent.path == console.path);
             // Of several launchers' words in one log nothing tells where an attempt of one ends.
             let agent = of_file.next().filter(|_| of_file.next().is_none());

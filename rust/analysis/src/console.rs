@@ -8,8 +8,9 @@ use crate::dress::{Plain, Whose};
 use crate::logs::ROOT_CAUSE;
 use crate::parse::begin;
 use labels::{
-    barriers, block, from_traceback, is_of_barrier, is_end_of_launcher, is_last_of_launcher, is_launcher, is_rule,
-    is_workers, last_of_launchers, launcher_reports, split, unjoined, watchdogs,
+    barriers, block, from_traceback, is_end_of_launcher, is_last_of_launcher, is_launcher,
+    is_of_barrier, is_rule, is_workers, last_of_launchers, launcher_reports, split, unjoined,
+    watchdogs,
 };
 use std::collections::{BTreeMap, HashSet};
 use std::path::{Path, PathBuf};
@@ -39,7 +40,7 @@ pub(crate) struct Console {
 }
 
 /// Some lines of a log.
-#[derive(Debug, Default, PartialEq, Eq)]
+#[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub(crate) struct Output {
     pub(crate) text: String,
     /// The number of each line in the log, from 1.
@@ -278,6 +279,21 @@ impl Console {
             *line = number(*line);
         }
         self
+    }
+
+    /// Returns the host of the ranks that are labelled, where NCCL's lines between theirs name no other and they may be
+    /// of one.
+    pub(crate) fn host(&self) -> Option<&str> {
+        const PER_HOST: u32 = 8;
+        let mut blocks = self.ranks.keys().filter_map(|label| match label {
+            Label::Rank(rank) => Some(rank / PER_HOST),
+            _ => None,
+        });
+        let first = blocks.next()?;
+        if blocks.any(|block| block != first) {
+            return None;
+        }
+        crate::hosts::only_of_nccl(&self.unlabelled.text)
     }
 
     /// Whether Ray has folded lines that several processes wrote alike.

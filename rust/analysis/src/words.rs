@@ -104,11 +104,13 @@ impl Words {
                 (fatal.title.to_owned(), frames)
             }),
             terminate: terminate.map(|(type_name, what)| (type_name.to_owned(), what.to_owned())),
-            last: last_words(text).or_else(|| waits(text)).map(|(rule, said)| LastWords {
-                rule,
-                text: begin(said, MAX_TEXT).to_owned(),
-                line: says(said),
-            }),
+            last: last_words(text)
+                .or_else(|| waits(text))
+                .map(|(rule, said)| LastWords {
+                    rule,
+                    text: begin(said, MAX_TEXT).to_owned(),
+                    line: says(said),
+                }),
             chain: chain
                 .into_iter()
                 .map(|raised| Told {
@@ -216,6 +218,7 @@ const LAST_WORDS: &[&str] = &[
     "heap-corruption",
     "collective-mismatch",
     "nan-in-collective",
+    LOSS_STOP,
     "device-assert",
     "gpu-hang",
     "rocm-access-fault",
@@ -252,11 +255,17 @@ const LAST_WORDS: &[&str] = &[
     "hydra-usage",
 ];
 
+/// The rule of what a program says before it leaves by an exit code, over what its loss is.
+pub(crate) const LOSS_STOP: &str = "loss-stop";
+
 /// The rule of what rank 0 let down in a monitored barrier; the lines after it say how.
 const BARRIERS_VICTIM: &str = "monitored-barrier-victim";
 
 /// How many lines such a message has at most. Source: torch/csrc/distributed/c10d/ProcessGroupGloo.cpp, `monitoredBarrier`
 const BARRIERS_LINES: usize = 3;
+
+/// The rule of a process that waits for others to start.
+pub(crate) const WAITS: &str = "store-barrier-waits";
 
 /// In their order, the rule of whatever ended NCCL's watchdog.
 const WATCHDOGS: &str = "";
@@ -274,7 +283,7 @@ const WATCHDOG_ENDED: &str = "watchdog thread terminated with exception: ";
 fn waits(text: &str) -> Option<(&'static Rule, &str)> {
     let said = text.trim_end().lines().next_back()?.trim();
     let rule = rules().by_text("", said, "")?;
-    (rule.id == "store-barrier-waits").then_some((rule, said))
+    (rule.id == WAITS).then_some((rule, said))
 }
 
 /// Returns the rule of a victim's message that begins with a text and goes on with what it met.

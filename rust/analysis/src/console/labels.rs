@@ -108,8 +108,10 @@ pub(super) fn watchdogs(line: &str) -> Option<Label> {
 /// Source: torch/csrc/distributed/c10d/ProcessGroupGloo.cpp, `monitoredBarrier`
 pub(super) fn barriers(line: &str) -> Option<Label> {
     const REACHED: &str = " successfully reached monitoredBarrier, but received errors";
+    const LATE: &str = " timed out in monitoredBarrier after ";
     const MISSED: &str = " failed to pass monitoredBarrier in ";
-    let number = match line.split_once(REACHED) {
+    let own = line.split_once(REACHED).or_else(|| line.split_once(LATE));
+    let number = match own {
         Some((before, _)) => before.rsplit_once("Rank ")?.1,
         None => {
             let before = line.split_once(MISSED)?.0;

@@ -43,7 +43,11 @@ impl Terminal {
         // The same warning of several ranks is as long each time.
         let text = |line: &str| line.replace(|c: char| c.is_ascii_digit(), "");
         let halves = || lines().zip(lines().skip(1)).filter(is_half);
-        let halves = || halves().map(|(line, _)| text(line)).collect::<BTreeSet<_>>();
+        let halves = || {
+            halves()
+                .map(|(line, _)| text(line))
+                .collect::<BTreeSet<_>>()
+        };
         let is_one = is_padded || is_broken() || halves().len() >= LEAST_HALVES;
         is_one.then_some(Self { width })
     }

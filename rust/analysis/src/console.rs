@@ -139,7 +139,9 @@ pub(crate) fn console(path: &Path, plain: &Plain<'_>) -> Option<Console> {
         }
         let own_word = speaker.or(of_block).or_else(|| watchdogs(line));
         let in_barrier = barrier.filter(|_| is_of_barrier(line, before));
-        barrier = barriers(line).or(in_barrier);
+        // The last line of a traceback stays with it.
+        let told = barriers(line).filter(|_| !crate::traceback::is_headline(line));
+        barrier = told.or(in_barrier);
         before = line;
         let Some(label) = own_word.or(barrier) else {
             console.unlabelled.push(from_traceback(line), index + 1);

@@ -231,7 +231,7 @@ impl Attempt<'_> {
     ///
     /// Where nothing tells how many ranks there were, two that are shown leave out one by chance, as do lines that Ray
     /// has folded; rank 0 is in every job.
-    fn is_left_out(&self, rank: u32, others: usize) -> bool {
+    pub(crate) fn is_left_out(&self, rank: u32, others: usize) -> bool {
         let is_known = self.job.is_counted || self.outcomes.get(&rank).is_some();
         is_known || !self.job.folded && (rank == 0 || others > 2)
     }

@@ -285,13 +285,33 @@ fn host_of_name(name: &str) -> String {
 }
 
 /// Returns how many processes end in a text one after another by the same exception; 0 where that is not so.
+///
+/// A logger prints what is raised again as well: below a line of its own, and mostly from further in than the program's
+/// first frame.
 fn chorus(part: &Output) -> usize {
-    let alike = |ends: &[(&str, &str)]| ends.len() > 1 && ends.iter().all(|end| *end == ends[0]);
-    if !alike(&traceback::ends(&part.text)) {
+    let ends = traceback::ends(&part.text);
+    let alike = ends.len() > 1 && ends.iter().all(|end| *end == ends[0]);
+    let before = traceback::from_first(&part.text).and_then(|text| text.lines().next());
+    let is_logged = before.is_some_and(|line| line.contains("ERROR") || line.contains("xception "));
+    if !alike || is_logged {
         return 0;
     }
-    let voices = crate::voices::apart(part.clone()).len();
-    if voices > 1 { voices } else { 0 }
+    let voices = crate::voices::apart(part.clone());
+    let frame = |voice: &Output| {
+        let mut lines = voice.text.lines();
+        lines
+            .find(|line| line.starts_with("  File "))
+            .map(str::to_owned)
+    };
+    let frames: Vec<Option<String>> = voices.iter().map(frame).collect();
+    let from_one_line = frames
+        .iter()
+        .all(|frame| frame.is_some() && *frame == frames[0]);
+    if voices.len() > 1 && from_one_line {
+        voices.len()
+    } else {
+        0
+    }
 }
 
 /// Whether a text holds one exception as often as there are ranks: then it is that of each. Last words count as well.

@@ -461,6 +461,9 @@ fn what_several_processes_raise_is_not_of_the_one_that_the_launcher_saw() {
     let two = report(&[error(), error()]);
     assert_eq!((cause(&two).0, cause(&two).1), (None, "assertion"));
     assert!(cause(&two).2 < Confidence::High);
+    // The same that its logger shows before it is raised again.
+    let logged = format!("ERROR [trainer]: failed\n{}", error());
+    assert_eq!(cause(&report(&[logged, error()])).0, Some(2));
     // The same that was survived once.
     let again = report(&[error(), "retrying\nstep 2\nstep 3\n".to_owned(), error()]);
     assert_eq!(cause(&again).0, Some(2));

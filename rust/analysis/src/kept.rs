@@ -126,7 +126,8 @@ impl Record {
         shared: &Shared,
     ) -> Self {
         let is_plain = role != FileRole::Terminated;
-        let known = is_plain.then(|| shared.judged(&failure)).flatten();
+        let hash = is_plain.then(|| shared.hash(&failure));
+        let known = hash.and_then(|hash| shared.judged(hash, &failure));
         let (finding, frames, native_place) = known.unwrap_or_else(|| {
             let stack = traceback::strip_prefixes(&failure.callstack);
             let (finding, frames) = classify::judge(&failure, &stack);
@@ -138,8 +139,8 @@ impl Record {
                 false => String::new(),
             };
             let frames = shared.stack(&telling(frames));
-            if is_plain && !frames.is_empty() {
-                shared.remember(&mut failure, &finding, &frames);
+            if let Some(hash) = hash.filter(|_| !frames.is_empty()) {
+                shared.remember(hash, &mut failure, &finding, &frames);
             }
             (finding, frames, native_place)
         });

@@ -1,86 +1,114 @@
 //! Finds which of a thousand short texts occur in another one, whatever their case.
 
-use aho_corasick::{AhoCorasick, AhoCorasickKind, MatchKind};
-use std::collections::HashMap;
+/// At most so many bytes are looked up at once: a register full.
+const WINDOW: usize = 8;
 
-/// An automaton knows so many bytes of each text, and what follows them is compared: one of whole texts has five times
-/// as many states, and takes ten milliseconds to build.
-const BEGINNING: usize = 8;
+/// So many bits of a hash say whether a text may begin so: of a thousand texts' beginnings they tell apart all but a
+/// hundredth of what is none of them, and still fit the nearest cache.
+const FILTER_BITS: u32 = 16;
 
-/// Beginnings of so many bytes in all make a table of a few megabytes.
-const MOST_IN_TABLE: usize = 16 << 10;
+/// Bytes that differ in case alone are the same with this bit.
+const CASE: u64 = 0x2020_2020_2020_2020;
 
 /// Short texts, each with a number that says whose it is.
+///
+/// What is searched is looked up a window at a time, in a Bloom filter first. An automaton (of aho-corasick, and of
+/// daachorse) takes two to three times as long, and ten times as long to build.
 #[derive(Debug)]
 pub(crate) struct Literals {
-    beginnings: AhoCorasick,
-    /// The whole texts of each beginning.
-    texts: Vec<Vec<(Box<[u8]>, usize)>>,
+    /// The bits of a window's bytes: as many as the shortest text has, at most [`WINDOW`].
+    mask: u64,
+    /// The bits of all beginnings' hashes.
+    filter: Box<[u64; (1 << FILTER_BITS) / 64]>,
+    /// In order of their beginnings.
+    texts: Box<[Literal]>,
+}
+
+#[derive(Debug)]
+struct Literal {
+    /// A window of its first bytes, the same for each case.
+    beginning: u64,
+    text: Box<[u8]>,
+    owner: usize,
+}
+
+impl Literal {
+    /// Whether a text begins with it.
+    fn begins(&self, text: &[u8]) -> bool {
+        // Of a hundred that begin alike most end otherwise.
+        let last = self.text.len() - 1;
+        text.get(last)
+            .is_some_and(|byte| byte.eq_ignore_ascii_case(&self.text[last]))
+            && text[..last].eq_ignore_ascii_case(&self.text[..last])
+    }
 }
 
 impl Literals {
-    /// Returns what finds these texts in a message.
-    ///
-    /// # Errors
-    ///
-    /// They are more than an automaton has room for.
-    pub(crate) fn new<'t>(texts: impl Iterator<Item = (&'t str, usize)>) -> Result<Self, String> {
-        Self::of(texts, AhoCorasickKind::ContiguousNFA)
-    }
-
-    /// Returns what finds these texts in whole logs: it takes longer to build, and costs one look-up a byte.
-    ///
-    /// # Errors
-    ///
-    /// As [`Literals::new`].
-    pub(crate) fn in_logs<'t>(texts: impl Iterator<Item = &'t str>) -> Result<Self, String> {
-        Self::of(texts.map(|text| (text, 0)), AhoCorasickKind::DFA)
-    }
-
-    fn of<'t>(
-        texts: impl Iterator<Item = (&'t str, usize)>,
-        kind: AhoCorasickKind,
-    ) -> Result<Self, String> {
-        let mut known: HashMap<Vec<u8>, usize> = HashMap::new();
-        let (mut beginnings, mut of_each, mut size) = (Vec::new(), Vec::new(), 0);
-        for (text, owner) in texts {
-            let bytes = text.as_bytes();
-            let beginning = bytes[..bytes.len().min(BEGINNING)].to_ascii_lowercase();
-            let index = *known.entry(beginning).or_insert_with_key(|beginning| {
-                size += beginning.len();
-                beginnings.push(beginning.clone());
-                of_each.push(Vec::new());
-                of_each.len() - 1
-            });
-            of_each[index].push((bytes.into(), owner));
+    /// Returns what finds these texts, none of them empty.
+    pub(crate) fn new<'t>(texts: impl Iterator<Item = (&'t str, usize)>) -> Self {
+        let texts: Vec<_> = texts.filter(|(text, _)| !text.is_empty()).collect();
+        let shortest = texts.iter().map(|(text, _)| text.len()).min();
+        let window = shortest.unwrap_or(WINDOW).min(WINDOW);
+        let mask = u64::MAX >> (8 * (WINDOW - window));
+        let literal = |(text, owner): (&str, usize)| Literal {
+            beginning: (first(text.as_bytes()) | CASE) & mask,
+            text: text.as_bytes().into(),
+            owner,
+        };
+        let mut texts: Vec<Literal> = texts.into_iter().map(literal).collect();
+        texts.sort_by_key(|literal| literal.beginning);
+        let mut filter = Box::new([0; _]);
+        for literal in &texts {
+            let (word, bit) = place(literal.beginning);
+            filter[word] |= 1 << bit;
         }
-        let beginnings = AhoCorasick::builder()
-            .kind(Some(kind).filter(|_| size <= MOST_IN_TABLE))
-            .match_kind(MatchKind::Standard)
-            .ascii_case_insensitive(true)
-            .build(beginnings)
-            .map_err(|error| error.to_string())?;
-        Ok(Self {
-            beginnings,
-            texts: of_each,
-        })
+        Self {
+            mask,
+            filter,
+            texts: texts.into(),
+        }
     }
 
-    /// Yields where one of the texts begins in another, and whose it is, for each time that it is there.
+    /// Yields where one of the texts begins in another, and whose it is, for each time that it is there, in order of
+    /// places.
     pub(crate) fn find<'t>(&'t self, text: &'t [u8]) -> impl Iterator<Item = (usize, usize)> + 't {
-        let found = self.beginnings.find_overlapping_iter(text);
-        found.flat_map(move |found| {
-            let rest = &text[found.start()..];
-            let is_here = move |(whole, _): &&(Box<[u8]>, usize)| {
-                let part = rest.get(..whole.len());
-                part.is_some_and(|part| part.eq_ignore_ascii_case(whole))
-            };
-            let here = self.texts[found.pattern().as_usize()]
-                .iter()
-                .filter(is_here);
-            here.map(move |&(_, owner)| (found.start(), owner))
+        let last = text.len().saturating_sub(WINDOW - 1)..text.len();
+        let windows = text.windows(WINDOW).map(first);
+        let windows = windows.chain(last.map(move |at| first(&text[at..])));
+        let windows = windows.map(move |window| (window | CASE) & self.mask);
+        let may_be_one = move |(_, window): &(usize, u64)| {
+            let (word, bit) = place(*window);
+            self.filter[word] >> bit & 1 == 1
+        };
+        let found = windows.enumerate().filter(may_be_one);
+        found.flat_map(move |(at, window)| {
+            let begin = self
+                .texts
+                .partition_point(|literal| literal.beginning < window);
+            let alike = self.texts[begin..].iter();
+            let alike = alike.take_while(move |literal| literal.beginning == window);
+            let here = alike.filter(move |literal| literal.begins(&text[at..]));
+            here.map(move |literal| (at, literal.owner))
         })
     }
+}
+
+fn first(text: &[u8]) -> u64 {
+    match text.first_chunk::<WINDOW>() {
+        Some(first) => u64::from_le_bytes(*first),
+        None => text
+            .iter()
+            .rev()
+            .fold(0, |first, &byte| first << 8 | u64::from(byte)),
+    }
+}
+
+/// Returns which word and which bit of it a beginning has in the filter.
+///
+/// Multiplicative hashing. Source: Knuth, The Art of Computer Programming, volume 3, section 6.4
+fn place(beginning: u64) -> (usize, u32) {
+    let hash = beginning.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> (u64::BITS - FILTER_BITS);
+    ((hash >> 6) as usize, (hash & 63) as u32)
 }
 
 #[cfg(test)]
@@ -96,9 +124,16 @@ mod tests {
             "on",
             "é",
         ];
-        let numbered = || texts.into_iter().zip(0..);
-        let messages = Literals::new(numbered()).unwrap();
-        let logs = Literals::in_logs(texts.into_iter()).unwrap();
+        for shortest in [0, 1, 3, 9, 17] {
+            let texts = texts.iter().filter(|text| text.len() >= shortest);
+            let texts: Vec<&str> = texts.copied().collect();
+            are_found(&texts);
+        }
+    }
+
+    fn are_found(texts: &[&str]) {
+        let numbered = || texts.iter().copied().zip(0..);
+        let literals = Literals::new(numbered());
         for text in [
             "CONNECTION REFUSED BY PEER",
             "connection refus",
@@ -114,15 +149,10 @@ mod tests {
                 })
                 .collect();
             expected.sort_unstable();
-            let sorted = |literals: &Literals| {
-                let mut found: Vec<_> = literals.find(text.as_bytes()).collect();
-                found.sort_unstable();
-                found
-            };
-            assert_eq!(sorted(&messages), expected, "{text}");
-            let places: Vec<usize> = expected.iter().map(|(at, _)| *at).collect();
-            let found: Vec<usize> = sorted(&logs).iter().map(|(at, _)| *at).collect();
-            assert_eq!(found, places, "{text}");
+            let mut found: Vec<_> = literals.find(text.as_bytes()).collect();
+            assert!(found.is_sorted_by_key(|(at, _)| *at), "{text}");
+            found.sort_unstable();
+            assert_eq!(found, expected, "{text}");
         }
     }
 }

@@ -159,8 +159,7 @@ struct RuleFile {
 
 /// Returns the rules of the analysis that this thread works on: the user's before those that this build carries.
 pub fn rules() -> &'static Rules {
-    static RULES: LazyLock<Rules> =
-        LazyLock::new(|| Rules::new(ours()).expect("rules.toml is tested"));
+    static RULES: LazyLock<Rules> = LazyLock::new(|| Rules::new(ours()));
     crate::work::rules().unwrap_or(&RULES)
 }
 
@@ -186,18 +185,18 @@ fn host_texts(rules: &[Rule]) -> impl Iterator<Item = &str> {
 }
 
 fn in_logs<'t>(literals: impl Iterator<Item = &'t str>) -> Literals {
-    Literals::in_logs(literals).expect("they are among all")
+    Literals::new(literals.map(|literal| (literal, 0)))
 }
 
 impl Rules {
-    pub(crate) fn new(rules: impl IntoIterator<Item = Rule>) -> Result<Self, String> {
+    pub(crate) fn new(rules: impl IntoIterator<Item = Rule>) -> Self {
         let rules: Vec<Rule> = rules.into_iter().collect();
         let literals = rules.iter().enumerate().flat_map(|(index, rule)| {
             let texts = rule.text.iter().map(String::as_str);
             texts.map(move |text| (text, index))
         });
-        Ok(Self {
-            literals: Literals::new(literals)?,
+        Self {
+            literals: Literals::new(literals),
             host_literals: OnceLock::new(),
             last_words: OnceLock::new(),
             telling: OnceLock::new(),
@@ -205,7 +204,7 @@ impl Rules {
                 .filter(|&index| rules[index].text.is_empty() && !rules[index].types.is_empty())
                 .collect(),
             rules,
-        })
+        }
     }
 
     /// Returns every rule, in order.
@@ -270,8 +269,11 @@ impl Rules {
 
     /// Returns the first rule one of whose literals is in a text, or that has types alone, and that matches.
     fn first(&self, text: &str, matches: impl Fn(&Rule) -> bool) -> Option<&Rule> {
-        let found = self.literals.find(text.as_bytes()).map(|(_, rule)| rule);
-        let mut eligible: Vec<usize> = found.chain(self.typed.iter().copied()).collect();
+        let mut eligible = Vec::with_capacity(16);
+        eligible.extend_from_slice(&self.typed);
+        let found = self.literals.find(text.as_bytes());
+        // The loop is within the iterator: it takes half as long as one that asks for each.
+        found.for_each(|(_, rule)| eligible.push(rule));
         eligible.sort_unstable();
         eligible.dedup();
         let mut eligible = eligible.into_iter().map(|index| &self.rules[index]);

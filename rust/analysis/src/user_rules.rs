@@ -75,7 +75,7 @@ pub fn rules_in(text: &str) -> Result<Rules, String> {
     }
     let count = own.len();
     let ours = crate::rules::ours();
-    let rules = Rules::new(own.into_iter().chain(ours))?;
+    let rules = Rules::new(own.into_iter().chain(ours));
     check(&rules, count)?;
     Ok(rules)
 }

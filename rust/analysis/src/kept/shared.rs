@@ -3,7 +3,7 @@
 use crate::classify::Finding;
 use crate::failure::{Deferred, Exception, Failure, Frame, Host, Kind};
 use crate::traceback::FrameRef;
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasher, RandomState};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -13,15 +13,23 @@ pub(crate) struct Shared {
     /// Stacks, by the lines of their frames.
     stacks: Mutex<HashMap<u64, Vec<Arc<[Frame]>>>>,
     hosts: Mutex<HashMap<String, Vec<Arc<Host>>>>,
-    /// The last failures that were judged, the last one first, by the hashes of their messages: what one thread wrote
-    /// another should not have to look at.
-    judged: Mutex<Vec<(u64, Box<Judged>)>>,
+    memory: Mutex<Memory>,
     hasher: RandomState,
 }
 
-/// So many failures are remembered, none with a longer call stack, in bytes.
+/// What was judged last, by the hashes of messages: what one thread wrote another should not have to look at.
+#[derive(Debug, Default)]
+struct Memory {
+    /// Of failures of which the same may come again: most texts of a large job name a peer, and no two are the same.
+    once: VecDeque<u64>,
+    /// Of failures that came twice, the last one first.
+    judged: Vec<(u64, Box<Judged>)>,
+}
+
+/// So many failures are remembered, none with a longer call stack, in bytes; and so many as seen once.
 const MAX_JUDGED: usize = 16;
 const MAX_CALLSTACK: usize = 64 << 10;
+const MAX_ONCE: usize = 64;
 
 /// A failure without a signal, as far as the rules look at it, and what they make of it.
 #[derive(Debug)]
@@ -57,29 +65,43 @@ impl Judged {
 }
 
 impl Shared {
-    /// Returns what the rules make of a failure, and its frames, where they judged the same before.
-    pub(super) fn judged(&self, failure: &Failure) -> Option<(Finding, Arc<[Frame]>, String)> {
-        let hash = self.hasher.hash_one(&failure.message);
-        let mut judged = self.judged.lock().unwrap_or_else(PoisonError::into_inner);
+    /// Returns the hash by which a failure is remembered.
+    pub(super) fn hash(&self, failure: &Failure) -> u64 {
+        self.hasher.hash_one(&failure.message)
+    }
+
+    /// Returns what the rules make of a failure of this hash, and its frames, where they judged the same before.
+    pub(super) fn judged(
+        &self,
+        hash: u64,
+        failure: &Failure,
+    ) -> Option<(Finding, Arc<[Frame]>, String)> {
+        let mut memory = self.memory.lock().unwrap_or_else(PoisonError::into_inner);
         let is_it = |(known, judged): &(u64, Box<Judged>)| *known == hash && judged.is_of(failure);
-        let at = judged.iter().position(is_it)?;
-        judged[..=at].rotate_right(1);
+        let at = memory.judged.iter().position(is_it)?;
+        memory.judged[..=at].rotate_right(1);
         let Judged {
             finding, frames, ..
-        } = &*judged[0].1;
+        } = &*memory.judged[0].1;
         Some((finding.clone(), Arc::clone(frames), String::new()))
     }
 
-    /// Remembers what the rules make of a failure with frames; takes of it what nothing looks at any more.
-    pub(super) fn remember(&self, failure: &mut Failure, finding: &Finding, frames: &Arc<[Frame]>) {
+    /// Remembers what the rules make of a failure with frames, once it comes again; takes of it what nothing looks at any
+    /// more.
+    pub(super) fn remember(
+        &self,
+        hash: u64,
+        failure: &mut Failure,
+        finding: &Finding,
+        frames: &Arc<[Frame]>,
+    ) {
         let section = failure.section.as_deref_mut();
         let crashed = section
             .as_ref()
             .is_some_and(|section| section.signal.is_some());
-        if crashed || failure.callstack.len() > MAX_CALLSTACK {
+        if crashed || failure.callstack.len() > MAX_CALLSTACK || !self.comes_again(hash) {
             return;
         }
-        let hash = self.hasher.hash_one(&failure.message);
         let new = Box::new(Judged {
             message: failure.message.clone(),
             callstack: std::mem::take(&mut failure.callstack),
@@ -91,12 +113,22 @@ impl Shared {
             finding: finding.clone(),
             frames: Arc::clone(frames),
         });
-        let mut judged = self.judged.lock().unwrap_or_else(PoisonError::into_inner);
-        let kept = judged.len().min(MAX_JUDGED - 1);
-        let forgotten = judged.split_off(kept);
-        judged.insert(0, (hash, new));
-        drop(judged);
+        let mut memory = self.memory.lock().unwrap_or_else(PoisonError::into_inner);
+        let kept = memory.judged.len().min(MAX_JUDGED - 1);
+        let forgotten = memory.judged.split_off(kept);
+        memory.judged.insert(0, (hash, new));
+        drop(memory);
         drop(forgotten);
+    }
+
+    fn comes_again(&self, hash: u64) -> bool {
+        let mut memory = self.memory.lock().unwrap_or_else(PoisonError::into_inner);
+        let again = memory.once.contains(&hash);
+        if !again {
+            memory.once.truncate(MAX_ONCE - 1);
+            memory.once.push_front(hash);
+        }
+        again
     }
 
     pub(crate) fn stack(&self, frames: &[FrameRef<'_>]) -> Arc<[Frame]> {

@@ -154,9 +154,10 @@ fn is_number(text: &str) -> bool {
     !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit())
 }
 
-/// Returns which attempt of which run an absolute path of a directory is, if it is one.
-pub(super) fn attempt(absolute: &Path) -> Option<(RunPath, u32)> {
-    let number = attempt_of(absolute)?;
+/// Returns which attempt of which run a directory is, if it is one.
+pub(super) fn attempt(directory: &Path) -> Option<(RunPath, u32)> {
+    let number = attempt_of(directory)?;
+    let absolute = std::path::absolute(directory).ok()?;
     Some((RunPath::of(absolute.parent()?), number))
 }
 

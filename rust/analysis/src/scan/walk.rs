@@ -22,8 +22,6 @@ use std::path::{Path, PathBuf};
 /// Where a directory stands in a launcher's layout.
 #[derive(Clone, Default)]
 struct Place {
-    /// The directory, absolute, so that its parents' names are known.
-    absolute: PathBuf,
     /// Which attempt of which run, where it is such a directory.
     attempt: Option<(RunPath, u32)>,
     slot: Option<SlotKey>,
@@ -36,15 +34,16 @@ const MANY: usize = 64;
 
 impl Place {
     fn of(path: &Path) -> Self {
+        // Its parents' names are not in what the user gave.
         let absolute = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
         let parent = absolute.parent().and_then(names::attempt);
-        Self::new(absolute, parent.as_ref())
+        Self::new(&absolute, parent.as_ref())
     }
 
-    fn child(&self, name: &OsStr, siblings: usize) -> Self {
+    fn child(&self, path: &Path, siblings: usize) -> Self {
         Self {
             is_shared_out: self.is_shared_out || siblings >= MANY,
-            ..Self::new(self.absolute.join(name), self.attempt.as_ref())
+            ..Self::new(path, self.attempt.as_ref())
         }
     }
 
@@ -59,12 +58,11 @@ impl Place {
         entries >= least
     }
 
-    fn new(absolute: PathBuf, parent: Option<&(RunPath, u32)>) -> Self {
-        let name = absolute.file_name().unwrap_or_default();
+    fn new(path: &Path, parent: Option<&(RunPath, u32)>) -> Self {
+        let name = path.file_name().unwrap_or_default();
         Self {
             slot: parent.and_then(|(run, attempt)| names::slot(name, run, *attempt)),
-            attempt: names::attempt(&absolute),
-            absolute,
+            attempt: names::attempt(path),
             is_shared_out: false,
         }
     }
@@ -113,11 +111,11 @@ fn directory(
         if entry.kind != FileType::Directory {
             listed_file(path, open, entry, place, common, found);
         } else if depth < MAX_DEPTH {
-            let path = path.join(name);
+            let path = below(path, name);
             // The kernel finds a name in an open directory sooner than a path.
             match list::list(Location::within(open, name, &path)) {
                 Ok(listed) => {
-                    let place = place.child(name, entries.len());
+                    let place = place.child(&path, entries.len());
                     directory(&path, listed, &place, depth + 1, common, found);
                 }
                 Err(error) => {
@@ -150,6 +148,14 @@ fn directory(
     }
 }
 
+/// Returns the path of a name in a directory; `Path::join` allocates it twice.
+fn below(directory: &Path, name: &OsStr) -> PathBuf {
+    let mut path = PathBuf::with_capacity(directory.as_os_str().len() + 1 + name.len());
+    path.push(directory);
+    path.push(name);
+    path
+}
+
 /// A name that says nothing costs nothing: no stat, no open.
 fn listed_file(
     directory: &Path,
@@ -165,7 +171,7 @@ fn listed_file(
     if role == FileRole::Other || in_slot && role == FileRole::Log {
         return;
     }
-    let path = directory.join(name);
+    let path = below(directory, name);
     if entry.kind != FileType::RegularFile {
         let target = statat(open, name, AtFlags::empty());
         let reason = match target.map(|status| FileType::from_raw_mode(status.st_mode)) {

@@ -1,6 +1,6 @@
 //! Whether the last traceback of an output is the end of it, or was printed in passing.
 
-use crate::traceback::{self, is_headline, is_start};
+use crate::traceback::{self, RAY_UNHANDLED, is_headline, is_start};
 use std::collections::BTreeMap;
 
 /// What interpreters, torch and loggers print after the exception that ends a process.
@@ -141,9 +141,9 @@ pub(crate) fn is_near_end(text: &str) -> bool {
     const MOST: usize = 10;
     let crash = ["Fatal Python error: ", "terminate called"];
     let lines: Vec<&str> = text.lines().collect();
-    let last = lines
-        .iter()
-        .rposition(|line| crash.iter().any(|words| line.starts_with(words)));
+    let last = lines.iter().rposition(|line| {
+        crash.iter().any(|words| line.starts_with(words)) || line.contains(RAY_UNHANDLED)
+    });
     let after = lines.iter().skip(last.map_or(0, |last| last + 1));
     let own = after.filter(|line| {
         let of_dump = line.starts_with([' ', '\t', '<']) || line.trim().is_empty();

@@ -98,12 +98,21 @@ fn judged(line: &str) -> Option<(usize, &'static Rule)> {
         "NVRM: Xid ",
         "EI00",
         "EJ00",
+        "EL00",
         "(errno: 110 - ",
         "(errno: 113 - ",
         " has failed.",
         "Waiting in store based barrier",
         "GLOBAL_RANK: ",
         "stopping training",
+        "Failed to modify QP",
+        "MPI process",
+        "MPI communication",
+        "mca_btl_",
+        "reason=[",
+        "libfabric:",
+        "*** SIG",
+        "Abort was called at ",
     ];
     let line = line.trim();
     if !LOOKS.iter().any(|look| line.contains(look)) {

@@ -51,7 +51,7 @@ impl Literals {
         let window = shortest.unwrap_or(WINDOW).min(WINDOW);
         let mask = u64::MAX >> (8 * (WINDOW - window));
         let literal = |(text, owner): (&str, usize)| Literal {
-            beginning: (first(text.as_bytes()) | CASE) & mask,
+            beginning: beginning(text.as_bytes(), mask),
             text: text.as_bytes().into(),
             owner,
         };
@@ -72,25 +72,40 @@ impl Literals {
     /// Yields where one of the texts begins in another, and whose it is, for each time that it is there, in order of
     /// places.
     pub(crate) fn find<'t>(&'t self, text: &'t [u8]) -> impl Iterator<Item = (usize, usize)> + 't {
-        let last = text.len().saturating_sub(WINDOW - 1)..text.len();
-        let windows = text.windows(WINDOW).map(first);
-        let windows = windows.chain(last.map(move |at| first(&text[at..])));
-        let windows = windows.map(move |window| (window | CASE) & self.mask);
-        let may_be_one = move |(_, window): &(usize, u64)| {
-            let (word, bit) = place(*window);
-            self.filter[word] >> bit & 1 == 1
-        };
-        let found = windows.enumerate().filter(may_be_one);
-        found.flat_map(move |(at, window)| {
-            let begin = self
+        let places = std::iter::successors(self.next(text, 0), move |&at| self.next(text, at + 1));
+        places.flat_map(move |at| {
+            let beginning = self.beginning(&text[at..]);
+            let from = self
                 .texts
-                .partition_point(|literal| literal.beginning < window);
-            let alike = self.texts[begin..].iter();
-            let alike = alike.take_while(move |literal| literal.beginning == window);
+                .partition_point(|literal| literal.beginning < beginning);
+            let alike = self.texts[from..].iter();
+            let alike = alike.take_while(move |literal| literal.beginning == beginning);
             let here = alike.filter(move |literal| literal.begins(&text[at..]));
             here.map(move |literal| (at, literal.owner))
         })
     }
+
+    /// Returns the next place where one of the texts may begin.
+    fn next(&self, text: &[u8], from: usize) -> Option<usize> {
+        let may_begin = |text: &[u8]| {
+            let (word, bit) = place(self.beginning(text));
+            self.filter[word] >> bit & 1 == 1
+        };
+        let mut windows = text.get(from..)?.windows(WINDOW);
+        let whole = windows.position(may_begin).map(|index| from + index);
+        whole.or_else(|| {
+            let last = text.len().saturating_sub(WINDOW - 1).max(from);
+            (last..text.len()).find(|&at| may_begin(&text[at..]))
+        })
+    }
+
+    fn beginning(&self, text: &[u8]) -> u64 {
+        beginning(text, self.mask)
+    }
+}
+
+fn beginning(text: &[u8], mask: u64) -> u64 {
+    (first(text) | CASE) & mask
 }
 
 fn first(text: &[u8]) -> u64 {
@@ -137,6 +152,7 @@ mod tests {
         for text in [
             "CONNECTION REFUSED BY PEER",
             "connection refus",
+            "connection refuted",
             "Connection reset, connection refused: on é",
             "",
         ] {

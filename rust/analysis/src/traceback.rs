@@ -6,8 +6,8 @@ mod mixed;
 mod place;
 
 pub(crate) use beginning::Beginning;
-pub(crate) use crash::first_crash_line;
 pub use crash::{Fatal, fatal, terminate};
+pub(crate) use crash::{RAY_UNHANDLED, first_crash_line};
 pub(crate) use mixed::common;
 pub use place::{is_library, location, short};
 
@@ -570,5 +570,11 @@ mod tests {
             terminate("terminate called without an active exception"),
             None
         );
+        let ray = "[2026-11-29 13:17:59,227 E 41 42] logging.cc:97: Unhandled exception: N3c105ErrorE. what(): Collective call returned error\nException raised from operator()";
+        assert_eq!(
+            terminate(ray),
+            Some(("N3c105ErrorE", "Collective call returned error"))
+        );
+        assert_eq!(terminate("x: Unhandled exception: KeyError\n"), None);
     }
 }

@@ -3,6 +3,7 @@
 
 use crate::literals::Literals;
 use crate::rules::rules;
+use crate::traceback::RAY_UNHANDLED;
 use crate::work;
 use memchr::{memchr_iter, memrchr};
 use std::collections::VecDeque;
@@ -164,6 +165,7 @@ fn telling() -> &'static Literals {
         "Traceback (most recent call last):",
         "Fatal Python error: ",
         "terminate called after",
+        RAY_UNHANDLED,
         "failed (exitcode: ",
         "Root Cause (first observed failure)",
         "Watchdog caught collective operation timeout",

@@ -49,14 +49,29 @@ pub fn fatal(text: &str) -> Option<Fatal<'_>> {
     })
 }
 
+/// Before the exception that a process of Ray ended by, in one line with what it says.
+///
+/// Source: ray/src/ray/util/logging.cc, `TerminateHandler`
+pub(crate) const RAY_UNHANDLED: &str = ": Unhandled exception: ";
+
 /// Returns the C++ exception that `std::terminate` reported in a text, as its type and `what()`.
 ///
 /// Source: libstdc++, libsupc++/vterminate.cc
 pub fn terminate(text: &str) -> Option<(&str, &str)> {
     const CALL: &str = "terminate called after throwing an instance of '";
     // Forwards, as above.
-    let start = memmem::find_iter(text.as_bytes(), CALL).last()? + CALL.len();
-    let (type_name, rest) = text[start..].split_once('\'')?;
+    let after = |words: &str| {
+        let start = memmem::find_iter(text.as_bytes(), words).last()?;
+        Some(&text[start + words.len()..])
+    };
+    let Some(called) = after(CALL) else {
+        let (type_name, what) = after(RAY_UNHANDLED)?
+            .lines()
+            .next()?
+            .split_once(". what(): ")?;
+        return Some((type_name, what.trim_end()));
+    };
+    let (type_name, rest) = called.split_once('\'')?;
     let what = rest
         .trim_start()
         .strip_prefix("what():")
@@ -68,7 +83,10 @@ pub fn terminate(text: &str) -> Option<(&str, &str)> {
 /// Returns where the first line begins that faulthandler or `std::terminate` announces a crash by.
 pub(crate) fn first_crash_line(text: &str) -> Option<usize> {
     let both = ["Fatal Python error: ", "terminate called after"];
-    both.into_iter()
-        .filter_map(|words| beginning_with(text, words).next())
-        .min()
+    let begins = both
+        .into_iter()
+        .filter_map(|words| beginning_with(text, words).next());
+    let of_ray = memmem::find(text.as_bytes(), RAY_UNHANDLED.as_bytes())
+        .map(|at| text[..at].rfind('\n').map_or(0, |newline| newline + 1));
+    begins.chain(of_ray).min()
 }

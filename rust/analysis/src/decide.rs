@@ -125,6 +125,7 @@ impl Attempt<'_> {
             [] => self.without_candidate(),
             [rank] => Some(
                 self.one_of_several(rank)
+                    .or_else(|| self.one_of_chorus(rank))
                     .unwrap_or_else(|| self.one(rank, Vec::new())),
             ),
             // Where others lost a peer, one of those that vanished was first, and was not alike.
@@ -158,12 +159,36 @@ impl Attempt<'_> {
         })
     }
 
+    /// A failure that several processes print alike, of which a launcher tells only the first that it saw end.
+    fn one_of_chorus(&self, rank: u32) -> Option<Decision> {
+        let processes = self.outcomes[&rank].evidence.chorus;
+        let is_one = self.job.is_counted && self.total() == 1;
+        if processes < 2 || is_one || self.outcomes[&rank].evidence.record.is_some() {
+            return None;
+        }
+        let alone = self.one(rank, Vec::new());
+        let reason = format!(
+            "{processes} processes end by the same exception in its log, and a launcher tells of this one only"
+        );
+        Some(Decision {
+            subject: Subject::Job(Some(rank)),
+            confidence: alone.confidence.min(Confidence::Medium),
+            reasons: [reason].into_iter().chain(alone.reasons).collect(),
+            ..alone
+        })
+    }
+
     /// Whether all that is known of a rank's end is the exit code 1, without a word of its own.
     pub(crate) fn left_with_one(&self, rank: u32) -> bool {
         let evidence = self.outcomes[&rank].evidence;
         let status = evidence.status.as_ref().map(|status| status.value);
         let is_bare = !self.outcomes[&rank].reports_own();
         self.rule(rank).id == "exit" && status == Some(1) && evidence.record.is_none() && is_bare
+    }
+
+    /// Whether ranks are victims of others, or were ended by their launchers before they could fail themselves.
+    pub(crate) fn others_ended(&self) -> bool {
+        self.victims() > 0 || !self.with_end(End::Terminated).is_empty()
     }
 
     /// Whether ranks left with 1 and without a word while others waited in vain and none lost a peer: had one of them been
@@ -275,7 +300,7 @@ impl Attempt<'_> {
         let handled = alike.iter().find_map(|rank| self.outcomes[rank].handled());
         let worded = alike.iter().any(|rank| self.outcomes[rank].worded);
         // Victims are alike as well, where what they said is not here; and the first of each host are no proof for the rest.
-        let unsaid = mute && (self.victims() > 0 || alike.len() < self.total());
+        let unsaid = mute && self.others_ended();
         let confidence = if vague
             || unsaid
             || rule.role == Role::Ambiguous

@@ -2,6 +2,7 @@
 
 use crate::classify::{Role, Rule, rules};
 use crate::ending::is_teardown;
+use crate::words::WAITS;
 
 /// So many of a program's own last lines are looked at: in a log of several ranks each may have one.
 const LAST_LINES: usize = 12;
@@ -35,6 +36,10 @@ pub(crate) fn of(text: &str) -> Reported<'_> {
         let rule = rules().by_text("", line, "").filter(|rule| !rule.generic);
         match rule {
             Some(rule) if matches!(rule.role, Role::Collateral | Role::Timeout) => {
+                // That it waits is the end of a process only where it says nothing else.
+                if back > 2 + found.consequences || rule.id == WAITS {
+                    break;
+                }
                 found.consequences += 1;
                 found.consequence.get_or_insert((rule, line));
             }
@@ -142,7 +147,7 @@ mod tests {
     fn what_was_survived_is_not_reported() {
         let text = format!("ERROR: a sample is broken\n{}", "step\n".repeat(3));
         assert!(is_silent(&text));
-        let text = format!("{LOST}\n{}", "step\n".repeat(LAST_LINES));
+        let text = format!("{LOST}\n{}", "step\n".repeat(4));
         assert!(is_silent(&text));
     }
 }

@@ -82,7 +82,7 @@ fn category(attempt: &Attempt<'_>, decision: &Decision) -> String {
     let is_uniform = match &decision.subject {
         // Some that left with 1 and without a word may be victims.
         Subject::Uniform(ranks) => {
-            ranks.len() == attempt.total() || ranks.iter().any(|&rank| !attempt.left_with_one(rank))
+            !attempt.others_ended() || ranks.iter().any(|&rank| !attempt.left_with_one(rank))
         }
         _ => false,
     };

@@ -39,6 +39,8 @@ pub(crate) struct Job {
     pub(crate) succeeded: bool,
     /// Whether there are failures in some log that nothing gives to a rank.
     pub(crate) nobodys_words: bool,
+    /// Whether lines of several processes stand in a log as one, so that ranks that spoke are not seen.
+    pub(crate) folded: bool,
     /// Lines of logs that tell of a failure and not whose it was.
     pub(crate) hearsay: Vec<Hearsay>,
     /// Where launchers' rounds met, by run directory and folder number.

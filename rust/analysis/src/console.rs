@@ -8,8 +8,9 @@ use crate::dress::{Plain, Whose};
 use crate::logs::ROOT_CAUSE;
 use crate::parse::begin;
 use labels::{
-    block, from_traceback, is_end_of_launcher, is_last_of_launcher, is_launcher, is_rule,
-    is_workers, last_of_launchers, launcher_reports, split, unjoined, watchdogs,
+    barriers, block, from_traceback, is_end_of_launcher, is_last_of_launcher, is_launcher,
+    is_of_barrier, is_rule, is_workers, last_of_launchers, launcher_reports, split, unjoined,
+    watchdogs,
 };
 use std::collections::{BTreeMap, HashSet};
 use std::path::{Path, PathBuf};
@@ -39,7 +40,7 @@ pub(crate) struct Console {
 }
 
 /// Some lines of a log.
-#[derive(Debug, Default, PartialEq, Eq)]
+#[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub(crate) struct Output {
     pub(crate) text: String,
     /// The number of each line in the log, from 1.
@@ -101,6 +102,7 @@ pub(crate) fn console(path: &Path, plain: &Plain<'_>) -> Option<Console> {
     let mut inside = Inside::default();
     let mut by_logger = false;
     let mut of_block = None;
+    let (mut barrier, mut before) = (None, "");
     for (index, raw) in plain.text.lines().enumerate() {
         // A progress bar has no line of its own.
         let raw = raw.trim_end_matches('\r');
@@ -135,7 +137,13 @@ pub(crate) fn console(path: &Path, plain: &Plain<'_>) -> Option<Console> {
                 continue;
             }
         }
-        let Some(label) = speaker.or(of_block).or_else(|| watchdogs(line)) else {
+        let own_word = speaker.or(of_block).or_else(|| watchdogs(line));
+        let in_barrier = barrier.filter(|_| is_of_barrier(line, before));
+        // The last line of a traceback stays with it.
+        let told = barriers(line).filter(|_| !crate::traceback::is_headline(line));
+        barrier = told.or(in_barrier);
+        before = line;
+        let Some(label) = own_word.or(barrier) else {
             console.unlabelled.push(from_traceback(line), index + 1);
             continue;
         };
@@ -273,6 +281,29 @@ impl Console {
             *line = number(*line);
         }
         self
+    }
+
+    /// Returns the host of the ranks that are labelled, where NCCL's lines between theirs name no other and they may be
+    /// of one.
+    pub(crate) fn host(&self) -> Option<&str> {
+        const PER_HOST: u32 = 8;
+        let mut blocks = self.ranks.keys().filter_map(|label| match label {
+            Label::Rank(rank) => Some(rank / PER_HOST),
+            _ => None,
+        });
+        let first = blocks.next()?;
+        if blocks.any(|block| block != first) {
+            return None;
+        }
+        crate::hosts::only_of_nccl(&self.unlabelled.text)
+    }
+
+    /// Whether Ray has folded lines that several processes wrote alike.
+    ///
+    /// Source: ray/_private/ray_logging/__init__.py, `[repeated 3x across cluster]`
+    pub(crate) fn is_folded(&self) -> bool {
+        let mut outputs = self.ranks.values().chain([&self.unlabelled]);
+        outputs.any(|it| memchr::memmem::find(it.text.as_bytes(), b"x across cluster]").is_some())
     }
 
     /// Notes whose the last line is, where a log does not end with an end of line.

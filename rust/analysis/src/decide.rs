@@ -120,6 +120,7 @@ impl Attempt<'_> {
             [] => self.without_candidate(),
             [rank] => Some(
                 self.one_of_several(rank)
+                    .or_else(|| self.one_of_chorus(rank))
                     .unwrap_or_else(|| self.one(rank, Vec::new())),
             ),
             // Where others lost a peer, one of those that vanished was first, and was not alike.
@@ -150,6 +151,25 @@ impl Attempt<'_> {
                 "rank {rank} says that it was so on ranks {}",
                 crate::groups::ranges(named.iter().copied())
             )],
+        })
+    }
+
+    /// A failure that several processes print alike, of which a launcher tells only the first that it saw end.
+    fn one_of_chorus(&self, rank: u32) -> Option<Decision> {
+        let processes = self.outcomes[&rank].evidence.chorus;
+        let is_one = self.job.is_counted && self.total() == 1;
+        if processes < 2 || is_one || self.outcomes[&rank].evidence.record.is_some() {
+            return None;
+        }
+        let alone = self.one(rank, Vec::new());
+        let reason = format!(
+            "{processes} processes end by the same exception in its log, and a launcher tells of this one only"
+        );
+        Some(Decision {
+            subject: Subject::Job(Some(rank)),
+            confidence: alone.confidence.min(Confidence::Medium),
+            reasons: [reason].into_iter().chain(alone.reasons).collect(),
+            ..alone
         })
     }
 

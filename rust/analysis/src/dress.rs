@@ -84,9 +84,11 @@ pub(crate) fn plain(text: &str) -> Plain<'_> {
 
 fn unwrapped(text: &str, margins: &Margins, terminal: Option<Terminal>) -> Plain<'static> {
     let mut out = Builder::default();
-    for (index, line) in text.lines().enumerate() {
+    let mut lines = text.lines().enumerate().peekable();
+    while let Some((index, line)) = lines.next() {
         let number = index + 1;
-        let broken = terminal.is_some_and(|terminal| terminal.goes_on(line));
+        let next = lines.peek().map(|(_, next)| *next);
+        let broken = terminal.is_some_and(|terminal| terminal.goes_on(line, next));
         let line = if terminal.is_some() && !broken {
             line.trim_end()
         } else {

@@ -128,7 +128,7 @@ impl Attempt<'_> {
             .map(|rank| (*rank, reason.to_owned()))
             .collect();
         let (subject, confidence) = match quiet[..] {
-            [rank] if self.victims() >= 2 => {
+            [rank] if self.victims() >= 2 && self.is_left_out(rank, self.victims()) => {
                 reasons.push("it alone said nothing".to_owned());
                 (Subject::Rank(rank), Confidence::Medium)
             }

@@ -5,6 +5,7 @@ use crate::decide::{Attempt, Decision, Subject};
 use crate::ending::is_teardown;
 use crate::schema::Confidence;
 use crate::traceback::{chain, has_start, is_headline, split};
+use crate::words::WAITS;
 use std::path::{Path, PathBuf};
 
 /// A line that says what failed, and not whose it is.
@@ -31,16 +32,21 @@ const VAGUE: &[&str] = &["silent", "exit"];
 /// Returns the index of the line among the last of a text that says most of a failure, and the rule of it.
 pub(crate) fn last(text: &str) -> Option<(usize, &'static Rule)> {
     let lines: Vec<&str> = text.lines().collect();
-    let mut own = 0;
+    let (mut own, mut waiting) = (0, 0);
     let mut best: Option<((usize, usize), &'static Rule)> = None;
     for (back, line) in lines.iter().rev().take(MOST_LINES).enumerate() {
         let index = lines.len() - 1 - back;
-        if let Some((order, rule)) = judged(line)
+        let judged = judged(line);
+        let waits = judged.is_some_and(|(_, rule)| rule.id == WAITS);
+        if let Some((order, rule)) = judged
+            && (own == waiting || !waits)
             && best.is_none_or(|((known, _), _)| order < known)
         {
             best = Some(((order, index), rule));
         }
         own += usize::from(is_own(line));
+        // That it waits is said of a process that says nothing else after it.
+        waiting += usize::from(is_own(line) && waits);
         if own > LAST_LINES {
             break;
         }
@@ -96,6 +102,9 @@ fn judged(line: &str) -> Option<(usize, &'static Rule)> {
         "(errno: 110 - ",
         "(errno: 113 - ",
         " has failed.",
+        "Waiting in store based barrier",
+        "GLOBAL_RANK: ",
+        "stopping training",
         "Failed to modify QP",
         "MPI process",
         "MPI communication",
@@ -233,6 +242,13 @@ mod tests {
         let warning = "[W socket.cpp:601] [c10d] The client socket has failed to connect to [node0]:43461 (errno: 113 - No route to host).\n";
         assert_eq!(read(warning), Some((0, "store-unreachable")));
         assert_eq!(read(&warning.replace("113", "99")), None);
+    }
+
+    #[test]
+    fn a_wait_is_told_where_nothing_follows_it() {
+        let waits = "Waiting in store based barrier to initialize process group for rank: 0, key: x (world_size=2)\n".repeat(2);
+        assert_eq!(read(&waits), Some((1, WAITS)));
+        assert_eq!(read(&format!("{waits}step 1\n")), None);
     }
 
     #[test]

@@ -95,7 +95,23 @@ pub(crate) fn facts(path: &Path, text: &str) -> Vec<HostFact> {
 ///
 /// Source: nccl/src/debug.cc, `ncclDebugLog`; a line of it may begin with a time, or with the file that logs
 pub(crate) fn of_nccl(text: &str) -> Option<&str> {
-    memchr::memmem::find_iter(text.as_bytes(), " NCCL ").find_map(|at| {
+    processes_of_nccl(text).next().map(|(host, _)| host)
+}
+
+/// Returns the host of all lines of NCCL in a text, where several processes print them; `None` where they are of several.
+///
+/// At that level of detail each process of a job prints some, so that one of another host would be among them.
+pub(crate) fn only_of_nccl(text: &str) -> Option<&str> {
+    memchr::memmem::find(text.as_bytes(), b" NCCL INFO ")?;
+    let (first, process) = processes_of_nccl(text).next()?;
+    let is_one = processes_of_nccl(text).all(|(host, _)| host == first);
+    let others = processes_of_nccl(text).any(|(_, other)| other != process);
+    (is_one && others).then_some(first)
+}
+
+/// Yields the host and the process that each line of NCCL names.
+fn processes_of_nccl(text: &str) -> impl Iterator<Item = (&str, &str)> {
+    memchr::memmem::find_iter(text.as_bytes(), " NCCL ").filter_map(|at| {
         let start = text[..at].rfind('\n').map_or(0, |newline| newline + 1);
         let before = &text[start..at];
         let words: Vec<&str> = before.split_ascii_whitespace().collect();
@@ -111,7 +127,7 @@ pub(crate) fn of_nccl(text: &str) -> Option<&str> {
         let is_number = |part: &str| part.parse::<u32>().is_ok();
         let is_name = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
         let known = is_number(process) && is_number(thread) && !host.is_empty();
-        (known && host.chars().all(is_name)).then_some(host)
+        (known && host.chars().all(is_name)).then_some((host, process))
     })
 }
 
@@ -185,6 +201,16 @@ mod tests {
         ] {
             assert_eq!(of_nccl(line), None, "{line}");
         }
+    }
+
+    #[test]
+    fn several_processes_of_nccl_tell_their_host() {
+        let line = |host: &str, process: u32| format!("{host}:{process}:9 [0] NCCL INFO x\n");
+        let one = line("node-7", 1) + &line("node-7", 2);
+        assert_eq!(only_of_nccl(&one), Some("node-7"));
+        assert_eq!(only_of_nccl(&(one.clone() + &line("node-8", 3))), None);
+        assert_eq!(only_of_nccl(&line("node-7", 1).repeat(2)), None);
+        assert_eq!(only_of_nccl(&one.replace("INFO", "WARN")), None);
     }
 
     #[test]

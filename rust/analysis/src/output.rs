@@ -4,7 +4,7 @@ use crate::classify::{Finding, Role, rules};
 use crate::failure::Frame;
 use crate::groups::Fingerprint;
 use crate::outcome::{Outcome, is_crash, signal_title};
-use crate::words::Words;
+use crate::words::{LOSS_STOP, Words};
 use firstfault_format::signals;
 use std::sync::Arc;
 
@@ -27,7 +27,8 @@ impl Outcome<'_> {
 
     /// A rank whose launcher says nothing of how it ended, and that said what it met without an exception.
     ///
-    /// An interpreter that finds nothing to run ends by an exit code after its only line.
+    /// An interpreter that finds nothing to run ends by an exit code after its only line, and a program whose loss is no
+    /// number may do so after its last.
     fn by_words(&mut self) -> bool {
         let last = self.evidence.words.as_ref();
         let Some(last) = last.and_then(|words| words.last.as_ref()) else {
@@ -36,13 +37,18 @@ impl Outcome<'_> {
         let rule = last.rule;
         let status = self.evidence.status.as_ref().map(|status| status.value);
         let ran_nothing = rule.id.starts_with("interpreter-") && matches!(status, Some(1 | 2));
-        if status.is_some() && !ran_nothing {
+        let left_by_itself = rule.id == LOSS_STOP && status == Some(1);
+        if status.is_some() && !ran_nothing && !left_by_itself {
             return false;
         }
         self.title = last.text.as_str().into();
         self.worded = true;
         let fingerprint = Fingerprint::of(&rule.category, "", "", std::iter::empty());
-        self.set(Finding::plain(rule, fingerprint, self.title.clone()));
+        let finding = Finding::plain(rule, fingerprint, self.title.clone());
+        self.set(Finding {
+            pointers: rule.pointers(&self.title),
+            ..finding
+        });
         true
     }
 

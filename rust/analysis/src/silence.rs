@@ -2,7 +2,7 @@
 
 use crate::assemble::HostKey;
 use crate::black_box::State;
-use crate::classify::rules;
+use crate::classify::{Role, rules};
 use crate::decide::{Attempt, Decision, Subject, count};
 use crate::outcome::{End, Outcome};
 use crate::schema::Confidence;
@@ -66,6 +66,11 @@ impl Attempt<'_> {
             (true, true) => Confidence::High,
             (true, false) => Confidence::Medium,
             _ => Confidence::Low,
+        };
+        // Whom it lost it may have lost as a victim of another's.
+        let confidence = match rule.role {
+            Role::Collateral => confidence.min(Confidence::Medium),
+            _ => confidence,
         };
         let suspects = named
             .iter()
@@ -162,10 +167,14 @@ impl Attempt<'_> {
                 count(others, "rank")
             ),
         };
-        let never_came = |&rank: &u32| self.rule(rank).category == "never_arrived";
+        let of = |category: &'static str| move |&rank: &u32| self.rule(rank).category == category;
+        // Who waits for a moment only waits for nobody.
+        if !timeouts.is_empty() && timeouts.iter().all(of("config_error")) {
+            return None;
+        }
         let rule = match timeouts {
             [] => rules().by_id("silent"),
-            [first, ..] if timeouts.iter().all(never_came) => self.rule(*first),
+            [first, ..] if timeouts.iter().all(of("never_arrived")) => self.rule(*first),
             _ => rules().by_id("hang"),
         };
         let suspects = |ranks: &[u32]| {
@@ -179,7 +188,7 @@ impl Attempt<'_> {
         }
         match quiet[..] {
             [] => None,
-            [rank] if others >= 2 => {
+            [rank] if others >= 2 && self.is_left_out(rank, others) => {
                 let mut reasons = vec![reason.clone()];
                 let left = timeouts.is_empty() && self.is_passed_over(rank);
                 if left {
@@ -216,6 +225,15 @@ impl Attempt<'_> {
                 })
             }
         }
+    }
+
+    /// Whether a rank of which nothing is found is more than one between others that happen to be shown.
+    ///
+    /// Where nothing tells how many ranks there were, two that are shown leave out one by chance, as do lines that Ray
+    /// has folded; rank 0 is in every job.
+    pub(crate) fn is_left_out(&self, rank: u32, others: usize) -> bool {
+        let is_known = self.job.is_counted || self.outcomes.get(&rank).is_some();
+        is_known || !self.job.folded && (rank == 0 || others > 2)
     }
 
     /// Whether srun told of the ends of all ranks but this one, which did speak.

@@ -25,11 +25,13 @@ impl Job {
         let mut nobodys: Vec<(Console, Vec<usize>)> = Vec::new();
         let mut lost = 0;
         for mut console in consoles {
+            self.folded |= console.is_folded();
             let mut of_file = agents.iter().filter(|agent| agent.path == console.path);
             // Of several launchers' words in one log nothing tells where an attempt of one ends.
             let agent = of_file.next().filter(|_| of_file.next().is_none());
             let ends = agent.map_or_else(Vec::new, AgentLog::ends);
             let numbers = Numbering::of(&console, agent);
+            let host = console.host().map(str::to_owned);
             let mut locals: Vec<(u32, Output)> = Vec::new();
             for (label, mut output) in std::mem::take(&mut console.ranks) {
                 if let Label::Local(_) = label {
@@ -38,7 +40,8 @@ impl Job {
                 match numbers.rank(label) {
                     Some((rank, assumed)) => {
                         for (attempt, part) in attempts(output, &ends) {
-                            self.add_words(attempt, rank, assumed, part, &console.path);
+                            let host = host.as_deref();
+                            self.add_words(attempt, rank, assumed, part, &console.path, host);
                         }
                     }
                     None if matches!(label, Label::Process(_)) => {
@@ -73,7 +76,7 @@ impl Job {
             let by_series = || numbered.get(&console.path).copied();
             if let Some(rank) = rank_of_name(&console.path).or_else(by_series) {
                 let output = std::mem::take(&mut console.unlabelled);
-                self.add_words(0, rank, true, output, &console.path);
+                self.add_words(0, rank, true, output, &console.path, None);
             } else if !console.unlabelled.text.is_empty() || !console.ranks.is_empty() {
                 nobodys.push((console, ends));
             }
@@ -101,13 +104,21 @@ impl Job {
         ranks.filter(move |rank| rank.ended_silently(path))
     }
 
-    fn add_words(&mut self, attempt: u32, rank: u32, assumed: bool, output: Output, path: &Path) {
+    fn add_words(
+        &mut self,
+        attempt: u32,
+        rank: u32,
+        assumed: bool,
+        output: Output,
+        path: &Path,
+        host: Option<&str>,
+    ) {
         if output.text.is_empty() {
             return;
         }
         let shared = Arc::clone(&self.shared);
-        let host = hosts::of_nccl(&output.text).unwrap_or("").to_owned();
-        let host = HostKey::Name(host);
+        let host = hosts::of_nccl(&output.text).or(host).unwrap_or("");
+        let host = HostKey::Name(host.to_owned());
         let evidence = self.rank(attempt, rank, None, host.clone());
         evidence.host_is(host);
         if evidence.record.is_none() && (evidence.words.is_none() || evidence.by_summary) {
@@ -206,9 +217,10 @@ impl Job {
             self.hearsay
                 .extend(Hearsay::of(path, &part.text, &part.lines));
         }
+        let chorus = if whose.len() == 1 { chorus(&part) } else { 0 };
         for rank in whose.into_iter().filter(|_| alike) {
             rank.set_words(&part, path, &shared);
-            rank.output_shared = true;
+            (rank.output_shared, rank.chorus) = (true, chorus);
         }
         found
     }
@@ -270,6 +282,36 @@ fn host_of_name(name: &str) -> String {
     let pod = name.split('/').next().unwrap_or(name);
     let pod = Some(pod).filter(|pod| !pod.contains(" pid="));
     pod.unwrap_or("").to_owned()
+}
+
+/// Returns how many processes end in a text one after another by the same exception; 0 where that is not so.
+///
+/// A logger prints what is raised again as well: below a line of its own, and mostly from further in than the program's
+/// first frame.
+fn chorus(part: &Output) -> usize {
+    let ends = traceback::ends(&part.text);
+    let alike = ends.len() > 1 && ends.iter().all(|end| *end == ends[0]);
+    let before = traceback::from_first(&part.text).and_then(|text| text.lines().next());
+    let is_logged = before.is_some_and(|line| line.contains("ERROR") || line.contains("xception "));
+    if !alike || is_logged {
+        return 0;
+    }
+    let voices = crate::voices::apart(part.clone());
+    let frame = |voice: &Output| {
+        let mut lines = voice.text.lines();
+        lines
+            .find(|line| line.starts_with("  File "))
+            .map(str::to_owned)
+    };
+    let frames: Vec<Option<String>> = voices.iter().map(frame).collect();
+    let from_one_line = frames
+        .iter()
+        .all(|frame| frame.is_some() && *frame == frames[0]);
+    if voices.len() > 1 && from_one_line {
+        voices.len()
+    } else {
+        0
+    }
 }
 
 /// Whether a text holds one exception as often as there are ranks: then it is that of each. Last words count as well.

@@ -104,11 +104,13 @@ impl Words {
                 (fatal.title.to_owned(), frames)
             }),
             terminate: terminate.map(|(type_name, what)| (type_name.to_owned(), what.to_owned())),
-            last: last_words(text).map(|(rule, said)| LastWords {
-                rule,
-                text: begin(said, MAX_TEXT).to_owned(),
-                line: says(said),
-            }),
+            last: last_words(text)
+                .or_else(|| waits(text))
+                .map(|(rule, said)| LastWords {
+                    rule,
+                    text: begin(said, MAX_TEXT).to_owned(),
+                    line: says(said),
+                }),
             chain: chain
                 .into_iter()
                 .map(|raised| Told {
@@ -155,16 +157,18 @@ impl Words {
     }
 }
 
-/// Returns what NCCL warned of before it returned an error code, where that is a cause by its text, and where it stands.
+/// Returns what was said before an exception that is made of an error code, where that is a cause by its text, and where
+/// it stands: what NCCL warned of, or that a device stopped over NaN.
 ///
-/// The exception made of the code repeats one warning at most, which may be that of a connection to its own proxy, and
+/// The exception made of NCCL's code repeats one warning at most, which may be that of a connection to its own proxy, and
 /// none where NCCL or torch is old. Source: nccl/src/include/checks.h, torch/csrc/distributed/c10d/NCCLUtils.cpp
 fn warned_cause(finding: &Finding, text: &str) -> Option<(usize, Finding)> {
-    const CODES: &[&str] = &["nccl-cuda", "nccl-system", "nccl-internal"];
-    if !CODES.contains(&finding.rule.id.as_str()) {
-        return None;
-    }
-    let warnings = memmem::rfind_iter(text.as_bytes(), "NCCL WARN ");
+    let said_before = match finding.rule.id.as_str() {
+        "nccl-cuda" | "nccl-system" | "nccl-internal" => "NCCL WARN ",
+        "device-assert" => "checkForNaN: ",
+        _ => return None,
+    };
+    let warnings = memmem::rfind_iter(text.as_bytes(), said_before);
     let mut causes = warnings.filter_map(|at| {
         let said = text[at..].lines().next()?.trim();
         let rule = rules().by_text("", said, "")?;
@@ -213,6 +217,8 @@ const LAST_WORDS: &[&str] = &[
     "interpreter-file",
     "heap-corruption",
     "collective-mismatch",
+    "nan-in-collective",
+    LOSS_STOP,
     "device-assert",
     "gpu-hang",
     "rocm-access-fault",
@@ -242,6 +248,7 @@ const LAST_WORDS: &[&str] = &[
     "hccl",
     "nccl-interface",
     "nccl-segment",
+    "nccl-short-limit",
     "nccl-timeout",
     "nccl-heartbeat",
     "nccl-no-route",
@@ -249,6 +256,9 @@ const LAST_WORDS: &[&str] = &[
     "nccl-take-down",
     "peer-lost-nccl",
     "nccl-peer-reset",
+    "monitored-barrier",
+    "monitored-barrier-waits",
+    BARRIERS_VICTIM,
     "fabric-peer-lost",
     "neuron-collectives",
     "neuron-runtime",
@@ -263,6 +273,18 @@ const LAST_WORDS: &[&str] = &[
     "hydra-usage",
 ];
 
+/// The rule of what a program says before it leaves by an exit code, over what its loss is.
+pub(crate) const LOSS_STOP: &str = "loss-stop";
+
+/// The rule of what rank 0 let down in a monitored barrier; the lines after it say how.
+const BARRIERS_VICTIM: &str = "monitored-barrier-victim";
+
+/// How many lines such a message has at most. Source: torch/csrc/distributed/c10d/ProcessGroupGloo.cpp, `monitoredBarrier`
+const BARRIERS_LINES: usize = 3;
+
+/// The rule of a process that waits for others to start.
+pub(crate) const WAITS: &str = "store-barrier-waits";
+
 /// In their order, the rule of whatever ended NCCL's watchdog.
 const WATCHDOGS: &str = "";
 
@@ -274,6 +296,19 @@ const CUDA_FAILED: &[&str] = &["NCCL WARN Cuda failure ", "NCCL WARN HIP failure
 
 /// Before what ended it. Source: torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp, `ncclCommWatchdog`
 const WATCHDOG_ENDED: &str = "watchdog thread terminated with exception: ";
+
+/// Returns that a process waits for others, where that is the last that it said.
+fn waits(text: &str) -> Option<(&'static Rule, &str)> {
+    let said = text.trim_end().lines().next_back()?.trim();
+    let rule = rules().by_text("", said, "")?;
+    (rule.id == WAITS).then_some((rule, said))
+}
+
+/// Returns the rule of a victim's message that begins with a text and goes on with what it met.
+fn barriers_victim(text: &str) -> Option<&'static Rule> {
+    let message: Vec<&str> = text.lines().take(BARRIERS_LINES).collect();
+    rules().by_text("", &message.join("\n"), "")
+}
 
 /// What libraries printed before the process ended.
 pub(crate) fn last_words(text: &str) -> Option<(&'static Rule, &str)> {
@@ -291,6 +326,10 @@ pub(crate) fn last_words(text: &str) -> Option<(&'static Rule, &str)> {
         let ended = line.split_once(WATCHDOG_ENDED).map(|(_, what)| what);
         let Some(rule) = rules().by_text("", ended.unwrap_or(line), "") else {
             continue;
+        };
+        let rule = match rule.id.as_str() {
+            BARRIERS_VICTIM => barriers_victim(&text[start..]).unwrap_or(rule),
+            _ => rule,
         };
         let by_cuda = || CUDA_FAILED.iter().any(|words| line.contains(words));
         let order = place(&rule.id)

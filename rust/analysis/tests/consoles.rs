@@ -445,3 +445,52 @@ fn of_several_slurm_jobs_the_latest_that_failed_is_judged_and_the_others_are_sai
         "{notes}"
     );
 }
+
+const FAILED: &str = "ERROR:torch.distributed.elastic.multiprocessing.api:failed (exitcode: 1) local_rank: 2 (pid: 71954) of binary: python\n";
+
+#[test]
+fn what_several_processes_raise_is_not_of_the_one_that_the_launcher_saw() {
+    let report = |texts: &[String]| {
+        let job = Job::new("chorus");
+        job.write("train.log", texts.concat() + FAILED);
+        job.report()
+    };
+    let error = || traceback("AssertionError: losses differ");
+    let one = report(&[error()]);
+    assert_eq!(cause(&one).0, Some(2));
+    let two = report(&[error(), error()]);
+    assert_eq!((cause(&two).0, cause(&two).1), (None, "assertion"));
+    assert!(cause(&two).2 < Confidence::High);
+    // The same that its logger shows before it is raised again.
+    let logged = format!("ERROR [trainer]: failed\n{}", error());
+    assert_eq!(cause(&report(&[logged, error()])).0, Some(2));
+    // The same that was survived once.
+    let again = report(&[error(), "retrying\nstep 2\nstep 3\n".to_owned(), error()]);
+    assert_eq!(cause(&again).0, Some(2));
+}
+
+#[test]
+fn a_program_that_stops_over_its_loss_says_so_without_an_exception() {
+    let job = Job::new("loss-stop");
+    job.write(
+        "train.log",
+        format!("step 1\nLoss is nan, stopping training\n{FAILED}"),
+    );
+    assert_eq!(
+        cause(&job.report()),
+        (Some(2), "nan_loss", Confidence::Medium)
+    );
+}
+
+#[test]
+fn lines_of_nccl_between_those_of_ranks_tell_their_host() {
+    let job = Job::new("nccl-host");
+    let nccl = |process: u32| {
+        format!("node-7:{process}:9 [0] NCCL INFO Connection closed by localRank 1\n")
+    };
+    let raised = labelled("[rank1]: ", &traceback("ValueError: bad batch"));
+    let lost = labelled("[rank0]: ", &traceback(PEER));
+    job.write("a.log", format!("{raised}{}{}{lost}", nccl(1), nccl(2)));
+    let found = job.report();
+    assert_eq!(found.root_cause.expect("a cause").host, "node-7");
+}

@@ -380,3 +380,72 @@ fn watchdogs_without_a_label_say_their_rank() {
     assert_eq!(found.ranks.collateral, "0-1,3");
     assert_eq!(cause(&found).0, Some(2));
 }
+
+fn of_nobody_knows_how_many(text: &str) -> firstfault_analysis::Report {
+    let job = Job::new("uncounted");
+    job.write("slurm-1.out", text);
+    job.report()
+}
+
+#[test]
+fn a_rank_that_two_others_leave_out_may_only_not_be_shown() {
+    let of = |ranks: &[u32]| -> String {
+        let lines = ranks
+            .iter()
+            .map(|rank| waited(*rank, 42, "ALLREDUCE", 7, ""));
+        lines.collect()
+    };
+    let named = |ranks: &[u32]| cause(&of_nobody_knows_how_many(&of(ranks))).0;
+    assert_eq!(named(&[0, 2]), None);
+    assert_eq!(named(&[0, 1, 3]), Some(2));
+    assert_eq!(named(&[1, 2]), Some(0));
+    assert_eq!(cause(&of_world(&of(&[0, 2]), 3)).0, Some(1));
+    // Whose lines are folded into one is not seen.
+    let folded = of(&[0, 1, 3]).replace("timing out.", "timing out. [repeated 2x across cluster]");
+    assert_eq!(cause(&of_nobody_knows_how_many(&folded)).0, None);
+}
+
+#[test]
+fn a_limit_of_a_moment_is_nobodys_hang() {
+    let text = waited(1, 1, "ALLREDUCE", 1, "").replace("(ms)=600000", "(ms)=10");
+    assert_eq!(
+        cause(&of_world(&text, 2)),
+        (None, "config_error", Confidence::None)
+    );
+}
+
+#[test]
+fn ranks_say_themselves_whom_they_missed_in_a_monitored_barrier() {
+    let victim = |rank: u32| {
+        format!(
+            "2026-11-29 00:11:29,529 INFO uneven workload: Rank {rank} successfully reached monitoredBarrier, but received errors while waiting for send/recv from rank 0. Please check rank 0 logs for faulty rank.\n Original exception: \n[/g/gloo/transport/tcp/unbound_buffer.cc:81] Timed out waiting 30000ms for recv operation to complete\nLeaving\n"
+        )
+    };
+    let victims = victim(1) + &victim(3);
+    let found = of_nobody_knows_how_many(&victims);
+    assert_eq!(cause(&found), (Some(0), "hang", Confidence::Medium));
+    assert_eq!(found.ranks.collateral, "1,3");
+    let names = "[E ProcessGroupGloo.cpp:138] [Rank 0]: Rank 2 failed to pass monitoredBarrier in 30000 ms\n";
+    let found = of_nobody_knows_how_many(&format!("{names}{victims}"));
+    assert_eq!(cause(&found), (Some(2), "hang", Confidence::Medium));
+    assert_eq!(found.ranks.collateral, "0-1,3");
+}
+
+#[test]
+fn a_rank_whose_last_word_is_that_it_waits_has_waited() {
+    let waits = |rank: u32| {
+        format!(
+            "[rank{rank}]: Waiting in store based barrier to initialize process group for rank: {rank}, key: store_based_barrier_key:1 (world_size=8, worker_count=2, timeout=0:30:00)\n"
+        )
+    };
+    let text = waits(0) + &waits(1);
+    assert_eq!(cause(&of_nobody_knows_how_many(&text)).1, "never_arrived");
+    let raises = "[rank1]: Traceback (most recent call last):\n[rank1]:   File \"/j/train.py\", line 9, in main\n[rank1]: ValueError: x\n";
+    let found = of_nobody_knows_how_many(&(text.clone() + raises));
+    assert_eq!(
+        (cause(&found).0, cause(&found).1),
+        (Some(1), "python_exception")
+    );
+    let went_on = of_nobody_knows_how_many(&format!("{text}[rank0]: step 1\n{raises}"));
+    assert_eq!(went_on.ranks.collateral, "");
+}

@@ -103,6 +103,31 @@ pub(super) fn watchdogs(line: &str) -> Option<Label> {
     (is_first && number < MAX_RANK && !rest.contains("[PG ")).then_some(Label::Rank(number))
 }
 
+/// Reads the rank that says itself whether it came through a monitored barrier, whoever printed that.
+///
+/// Source: torch/csrc/distributed/c10d/ProcessGroupGloo.cpp, `monitoredBarrier`
+pub(super) fn barriers(line: &str) -> Option<Label> {
+    const REACHED: &str = " successfully reached monitoredBarrier, but received errors";
+    const LATE: &str = " timed out in monitoredBarrier after ";
+    const MISSED: &str = " failed to pass monitoredBarrier in ";
+    let own = line.split_once(REACHED).or_else(|| line.split_once(LATE));
+    let number = match own {
+        Some((before, _)) => before.rsplit_once("Rank ")?.1,
+        None => {
+            let before = line.split_once(MISSED)?.0;
+            before.rsplit_once("[Rank ")?.1.split_once("]: Rank")?.0
+        }
+    };
+    let number = number.parse().ok().filter(|number| *number < MAX_RANK)?;
+    Some(Label::Rank(number))
+}
+
+/// Whether a line goes on with what such a rank says: what it met, which is the next line.
+pub(super) fn is_of_barrier(line: &str, before: &str) -> bool {
+    const ORIGINAL: &str = "Original exception:";
+    line.trim() == ORIGINAL || before.trim() == ORIGINAL
+}
+
 /// Reads `[rank3]: rest`.
 pub(super) fn bracketed(line: &str) -> Option<(&str, u32, &str)> {
     let (name, rest) = line.strip_prefix('[')?.split_once(']')?;

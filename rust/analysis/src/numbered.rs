@@ -11,14 +11,34 @@ use std::path::{Path, PathBuf};
 /// Fewer logs than this whose labels agree with their names may agree by chance.
 const LEAST: usize = 2;
 
+/// What the pod of rank 0 is called, and those of the ranks after it, which are numbered from 0 again: of a PyTorchJob, of
+/// a TFJob, and of Vertex AI.
+///
+/// Source: github.com/kubeflow/common, pkg/core, `GenGeneralName`; cloud.google.com/vertex-ai, `CLUSTER_SPEC`
+const FIRST_AND_REST: &[(&str, &str)] = &[
+    ("master", "worker"),
+    ("chief", "worker"),
+    ("workerpool0", "workerpool1"),
+];
+
 /// Logs that differ in the number at the ends of their names alone.
 #[derive(Default)]
 struct Series<'a> {
-    /// The logs that no label tells the rank of.
-    untold: BTreeMap<u32, &'a Path>,
-    /// The numbers of those whose labels say the same.
-    same: BTreeSet<u32>,
+    /// By their places: the log of the one before the first, where there is such, and the others by their numbers.
+    logs: BTreeMap<Place, Log<'a>>,
     other: bool,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Place {
+    First,
+    Number(u32),
+}
+
+enum Log<'a> {
+    /// It tells its rank.
+    Told(u32),
+    Untold(&'a Path),
 }
 
 /// Returns the ranks of logs that no label tells; `quiet` are those in which nobody speaks.
@@ -31,23 +51,22 @@ pub(crate) fn ranks_of(
     let mut all: BTreeMap<String, Series<'_>> = BTreeMap::new();
     let quiet = quiet.iter().map(|path| (path, None));
     for (path, console) in consoles.iter().map(|it| (&it.path, Some(it))).chain(quiet) {
-        let Some((name, number)) = numbered(path) else {
+        let Some((name, place)) = numbered(path) else {
             continue;
         };
         let series = all.entry(name).or_default();
         let labels: Vec<&Label> = console.iter().flat_map(|it| it.ranks.keys()).collect();
-        match labels[..] {
-            [Label::Rank(rank)] if *rank == number => {
-                series.same.insert(number);
+        let by_name = console.and_then(|_| rank_of_name(path));
+        let log = match (&labels[..], by_name) {
+            ([Label::Rank(rank)], _) => Log::Told(*rank),
+            ([], Some(rank)) => Log::Told(rank),
+            ([], None) => Log::Untold(path),
+            _ => {
+                series.other = true;
+                continue;
             }
-            [] if console.is_some() && rank_of_name(path) == Some(number) => {
-                series.same.insert(number);
-            }
-            [] => {
-                series.untold.insert(number, path);
-            }
-            _ => series.other = true,
-        }
+        };
+        series.logs.insert(place, log);
     }
     for agent in agents {
         // What a launcher says is of several ranks.
@@ -59,8 +78,7 @@ pub(crate) fn ranks_of(
     let told = all
         .into_values()
         .filter(|series| series.is_of_ranks() || series.is_of(&tasks));
-    let ranks = told.flat_map(|series| series.untold);
-    ranks.map(|(rank, path)| (path.to_owned(), rank)).collect()
+    told.flat_map(Series::untold).collect()
 }
 
 /// Returns the logs in which nobody speaks, and whose names differ in their number alone from those of several launchers.
@@ -81,38 +99,66 @@ pub(crate) fn quiet_launchers(agents: &[AgentLog], quiet: &[PathBuf]) -> Vec<Pat
 
 impl Series<'_> {
     fn is_of_ranks(&self) -> bool {
-        let (known, all) = (self.same.len(), self.same.len() + self.untold.len());
-        self.is_whole() && known >= LEAST && known * 2 >= all
+        let told = self.logs.values().filter(|log| log.rank().is_some());
+        let known = told.count();
+        self.is_whole() && known >= LEAST && known * 2 >= self.logs.len()
     }
 
     /// Whether it has logs of these tasks: one of each, where those that ended well are not told of, or of none besides.
     fn is_of(&self, tasks: &BTreeSet<u32>) -> bool {
-        let all = self.same.len() + self.untold.len();
-        let known = tasks.iter().filter(|task| self.has(**task)).count();
+        let all = self.logs.len();
+        let known = tasks.iter().filter(|task| (**task as usize) < all).count();
         let is_known = known == all || known == tasks.len();
         self.is_whole() && is_known && known >= LEAST && known * 2 >= all
     }
 
-    fn has(&self, rank: u32) -> bool {
-        self.same.contains(&rank) || self.untold.contains_key(&rank)
+    /// Whether its places have no gap, as a log of another job would leave, all that tell their ranks tell their places,
+    /// and nothing in it is of several ranks.
+    fn is_whole(&self) -> bool {
+        let says = |(rank, log): (u32, &Log<'_>)| log.rank().is_none_or(|told| told == rank);
+        let numbers = self.logs.keys().filter_map(|place| match place {
+            Place::First => None,
+            Place::Number(number) => Some(*number),
+        });
+        let is_gapless = (0..)
+            .zip(numbers)
+            .all(|(index, number): (u32, u32)| index == number);
+        !self.other && is_gapless && (0..).zip(self.logs.values()).all(says)
     }
 
-    /// Whether it has no gap, as a log of another job would leave, and nothing in it is of several ranks.
-    fn is_whole(&self) -> bool {
-        let all = self.same.len() + self.untold.len();
-        !self.other && (0..).zip(0..all).all(|(rank, _)| self.has(rank))
+    fn untold(self) -> impl Iterator<Item = (PathBuf, u32)> {
+        let ranks = (0..).zip(self.logs.into_values());
+        ranks.filter_map(|(rank, log)| match log {
+            Log::Untold(path) => Some((path.to_owned(), rank)),
+            Log::Told(_) => None,
+        })
     }
 }
 
-/// Reads `train-worker-3.log`: what stands around the number at the end of its stem, and the number.
-fn numbered(path: &Path) -> Option<(String, u32)> {
+impl Log<'_> {
+    fn rank(&self) -> Option<u32> {
+        match self {
+            Self::Told(rank) => Some(*rank),
+            Self::Untold(_) => None,
+        }
+    }
+}
+
+/// Reads `train-worker-3.log`: what stands around the number at the end of its stem, and its place among such.
+fn numbered(path: &Path) -> Option<(String, Place)> {
     let stem = path.file_stem()?.to_str()?;
     let name = stem.trim_end_matches(|c: char| c.is_ascii_digit());
     let number = stem[name.len()..].parse().ok()?;
+    let bare = name.trim_end_matches(['-', '_', '.']);
+    let first = |(first, rest): &(&str, &str)| {
+        let before = bare.strip_suffix(first).filter(|_| number == 0)?;
+        Some(format!("{before}{rest}{}", &name[bare.len()..]))
+    };
+    let (name, place) = match FIRST_AND_REST.iter().find_map(first) {
+        Some(name) => (name, Place::First),
+        None => (name.to_owned(), Place::Number(number)),
+    };
     let around = path.with_file_name(name);
     let ending = path.extension().unwrap_or_default();
-    Some((
-        format!("{}*.{}", around.display(), ending.display()),
-        number,
-    ))
+    Some((format!("{}*.{}", around.display(), ending.display()), place))
 }

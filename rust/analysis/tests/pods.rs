@@ -135,8 +135,44 @@ fn the_rank_in_whose_own_log_nobody_speaks_is_the_one() {
 }
 
 #[test]
+fn the_pod_of_rank_0_has_another_name_than_the_workers_that_are_numbered_after_it() {
+    for (names, labels, expected) in [
+        (
+            ["j-master-0.log", "j-worker-1.log", "j-worker-0.log"],
+            ["[rank0]: ", "[rank2]: "],
+            1,
+        ),
+        (["chief_0.log", "worker_0.log", "worker_1.log"], RANKS, 2),
+        (
+            [
+                "j-workerpool1-0.log",
+                "j-workerpool1-1.log",
+                "j-workerpool0-0.log",
+            ],
+            ["[rank1]: ", "[rank2]: "],
+            0,
+        ),
+    ] {
+        for last in ["", "step 1\n"] {
+            let found = series(names, labels, last);
+            assert_eq!(cause(&found).0, Some(expected), "{names:?}");
+            assert!(cause(&found).2 < Confidence::High);
+        }
+    }
+}
+
+#[test]
 fn numbers_in_names_that_are_no_ranks_tell_nothing() {
     for (names, labels) in [
+        // Launchers of several ranks each, and a master that is no rank.
+        (
+            ["j-master-0.log", "j-worker-1.log", "j-worker-0.log"],
+            ["[rank0]: ", "[rank4]: "],
+        ),
+        (
+            ["j-worker-0.log", "j-worker-1.log", "j-master-0.log"],
+            RANKS,
+        ),
         // Nodes of several ranks; names of jobs; a log of another job.
         (PODS, ["[rank0]: ", "[rank4]: "]),
         (["job-70.log", "job-71.log", "job-72.log"], RANKS),

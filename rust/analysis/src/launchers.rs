@@ -128,6 +128,9 @@ impl Job {
                         Some(failed.local_rank),
                         host.clone(),
                     );
+                    // Which of several launchers is the first is not told.
+                    let is_new = evidence.record.is_none() && evidence.status.is_none();
+                    evidence.nameless |= told.is_none() && is_new && agents.len() > 1;
                     evidence.assumed |= told.is_none();
                     let source = format!("{at}:{}", failed.line);
                     let (asked, forced) = agent.ended(failed.pid);

@@ -287,6 +287,23 @@ mod tests {
                 "(RayTrainWorker pid=41, ip=10.0.0.2) ",
                 "(RayTrainWorker pid=42, ip=10.0.0.2) ",
             ),
+            (
+                "(head, rank=0, pid=2972) ",
+                "(worker1, rank=1, pid=2973, ip=10.0.0.2) ",
+            ),
+            ("(node-0 pid=2972) ", "(node-1 pid=2973, ip=10.0.0.2) "),
+            (
+                "ERROR 2026-11-29T16:33:26.123456789Z [resource.labels.taskName: workerpool0-0] ",
+                "INFO 2026-11-29T16:33:26.123456789Z [resource.labels.taskName: workerpool1-0] ",
+            ),
+            (
+                "[2026-11-29T16:33:26.123456Z] 8de2ca81 || ",
+                "[2026-11-29T16:33:26.123456Z] 9de2ca82 || ",
+            ),
+            (
+                "<info>    [2026-11-29 16:33:26] 8de2ca81 || ",
+                "<>        [2026-11-29 16:33:26] 9de2ca82 || ",
+            ),
             ("trainer-0  | ", "trainer-1  | "),
             (
                 "2026-11-29 16:33:26 [trainer-0, unknown_ip] ",
@@ -300,6 +317,17 @@ mod tests {
             let process = |index| Some(Whose::Process(index));
             assert_eq!(whose, [process(0), process(1), process(0)], "{one}");
         }
+    }
+
+    #[test]
+    fn a_trials_ranks_are_told() {
+        let text = "[2026-11-29T16:33:26.123456Z]          || INFO: x\n[2026-11-29T16:33:26.123456Z] 8de2ca81 [rank=3] || y\n";
+        let plain = plain(text);
+        assert_eq!(plain.text, "INFO: x\ny\n");
+        assert_eq!(
+            [plain.whose(0), plain.whose(1)],
+            [None, Some(Whose::Rank(3))]
+        );
     }
 
     #[test]

@@ -1,9 +1,13 @@
 //! How processes ended, in the words of launchers that are not torchrun: srun, mpirun, spawn, Lightning, shells, DeepSpeed,
-//! vLLM, Composer.
+//! vLLM, Composer, Flux, Horovod, those of machines and of clouds.
 
+mod clouds;
 mod composer;
 mod crashes;
+mod flux;
+mod horovod;
 mod mpi;
+mod vendors;
 
 use firstfault_format::signals;
 use mpi::{in_two_lines, signal_of_hydra};
@@ -248,8 +252,15 @@ const FORMS: &[Form] = &[
 ];
 
 fn forms() -> impl Iterator<Item = &'static Form> {
-    let others = composer::FORMS.iter().chain(crashes::FORMS);
-    FORMS.iter().chain(others)
+    let others = [
+        composer::FORMS,
+        crashes::FORMS,
+        flux::FORMS,
+        vendors::FORMS,
+        horovod::FORMS,
+        clouds::FORMS,
+    ];
+    FORMS.iter().chain(others.into_iter().flatten())
 }
 
 /// Returns what launchers say in a log of how processes ended, in its order.
@@ -265,7 +276,7 @@ pub(crate) fn exits(path: &Path, text: &str) -> Vec<Exit> {
         .zip(PATTERNS.iter())
         .filter(|(form, _)| has(form.literal))
         .collect();
-    let (is_mpi, is_hydra) = (has("Process name: [["), has("BAD TERMINATION"));
+    let (is_mpi, is_hydra) = (has("Process name: "), has("BAD TERMINATION"));
     let mut found: Vec<Exit> = Vec::new();
     if !forms.is_empty() || is_mpi || is_hydra {
         let (mut ending, mut cancelled) = (false, false);
@@ -313,7 +324,7 @@ fn too_many(who: Who) -> bool {
     matches!(who, Who::Task(number) | Who::Local(number) | Who::Rank(number) if number >= MAX_TASK)
 }
 
-/// Whether a launcher begins to end all of its processes. Source: slurm/src/srun, slurmstepd
+/// Whether a launcher begins to end all of its processes. Source: slurm/src/srun, slurmstepd; ALPS, aprun
 fn is_end_of_step(line: &str) -> bool {
     const WORDS: &[&str] = &[
         "srun: Terminating StepId=",
@@ -321,6 +332,7 @@ fn is_end_of_step(line: &str) -> bool {
         "srun: Job step aborted",
         "srun: forcing job termination",
         "srun: Force Terminated",
+        ": initiated application termination",
     ];
     WORDS.iter().any(|words| line.contains(words))
         || line.contains("slurmstepd: error: *** ") && line.contains(" CANCELLED AT ")
@@ -534,6 +546,63 @@ mod tests {
                 "step 1\nSegmentation fault (core dumped)",
                 (Unknown, -11, false),
             ),
+            (
+                "x3006c0s13b1n0.hsn.example.org: rank 3 died from signal 11 and dumped core",
+                (Task(3), -11, false),
+            ),
+            ("nid001: rank 3 exited with code 1", (Task(3), 1, false)),
+            (
+                "_pmiu_daemon(SIGCHLD): [NID 00123] [c0-0c1s2n3] [Sun Nov 29 16:33:26 2026] PE RANK 24 exit signal Segmentation fault",
+                (Task(24), -11, false),
+            ),
+            (
+                "ERROR:  One or more process (first noticed rank 3) terminated with signal 11 (core dumped)",
+                (Task(3), -11, false),
+            ),
+            (
+                "0.037s: flux-shell[0]: FATAL: task-exit: t.py: task rank 3 on host node1 failed and exit-on-error is set",
+                (Task(3), 1, false),
+            ),
+            (
+                "flux-shell[0]: FATAL: doom: t.py: rank 3 on host node1 exited and exit-timeout=30s has expired",
+                (Task(3), 1, false),
+            ),
+            (
+                "flux-job: task(s) exited with exit code 7",
+                (Unknown, 7, false),
+            ),
+            (
+                "flux-job: task(s) Segmentation fault",
+                (Unknown, -11, false),
+            ),
+            (
+                "Process 3 exit with status code 137.",
+                (Rank(3), 137, false),
+            ),
+            (
+                "The first process to do so was:\nProcess name: 3\nExit code: 7\n",
+                (Rank(3), 7, false),
+            ),
+            (
+                "message: \"The replica workerpool0-0 exited with a non-zero status of 139. Termination reason: Error.\"",
+                (Unknown, 139, false),
+            ),
+            (
+                "The replica worker 2 exited with a non-zero status of 1. Termination reason: Error. The replica worker 3 exited with a non-zero status of 1.",
+                (Unknown, 1, false),
+            ),
+            (
+                "  message:  \"Command '['python', '-m', u'trainer']' returned non-zero exit status -9\"",
+                (Unknown, -9, false),
+            ),
+            (
+                "\t(0) Abnormal termination (signal 11)",
+                (Unknown, -11, false),
+            ),
+            (
+                "\t(1) Normal termination (return value 7)",
+                (Unknown, 7, false),
+            ),
         ] {
             assert_eq!(read(text), [expected], "{text}");
         }
@@ -557,6 +626,15 @@ mod tests {
             "Rank 2 crashed with exit code -7.",
             "I saw that Global rank 2 (PID 4711) exited with code 1",
             "RuntimeException: process 0 terminated with signal SIGKILL",
+            "node1: rank 3 exited with code 0",
+            "node1: rank 3 died from signal 99",
+            "INFO node1: rank 3 exited with code 1 in the last run",
+            "flux-job: task(s) Terminated",
+            "flux-job: task(s) exited with exit code 143",
+            "job.exception type=exec severity=0 t.py: task rank 3 on host node1 failed and exit-on-error is set",
+            "Process 3 exit with status code 0.",
+            "\t(1) Normal termination (return value 0)",
+            "Process name: trainer\nExit code: 7",
         ] {
             assert_eq!(read(text), [], "{text}");
         }

@@ -316,3 +316,46 @@ fn exception_groups_and_coloured_tracebacks_are_read() {
         assert!(place.contains("train.py"), "{place}");
     }
 }
+
+#[test]
+fn clouds_margins_name_the_worker_and_its_host() {
+    let time = "2026-11-29T16:33:26.123456Z";
+    for (lost, raised, host) in [
+        (
+            format!("INFO {time} [resource.labels.taskName: workerpool0-0] "),
+            format!("ERROR {time} [resource.labels.taskName: workerpool1-0] "),
+            "workerpool1-0",
+        ),
+        (
+            "(head, rank=0, pid=4711) ".to_owned(),
+            "(worker1, rank=1, pid=4712, ip=10.0.0.2) ".to_owned(),
+            "10.0.0.2",
+        ),
+    ] {
+        let text = prefixed(&lost, &traceback(PEER)) + &prefixed(&raised, &traceback(BAD));
+        let job = Job::new("cloud");
+        job.write("job.log", text);
+        let found = job.report();
+        let root = found.root_cause.as_ref().unwrap();
+        assert_eq!((root.title.as_str(), root.host.as_str()), (BAD, host));
+        assert!(root.confidence < Confidence::High, "{root:?}");
+    }
+}
+
+#[test]
+fn determineds_margin_tells_the_rank() {
+    let time = "2026-11-29T16:33:26.123456Z";
+    let said = |(rank, text): (u32, String)| {
+        prefixed(&format!("[{time}] 8de2ca81 [rank={rank}] || "), &text)
+    };
+    let text: String = ranks().into_iter().map(said).collect();
+    let job = Job::new("trial");
+    job.write(
+        "trial.log",
+        format!("[{time}]          || INFO: Trial 1\n{text}"),
+    );
+    let found = job.report();
+    let root = found.root_cause.as_ref().unwrap();
+    assert_eq!((root.rank, root.title.as_str()), (Some(2), BAD));
+    assert_eq!(found.ranks.collateral, "0-1,3");
+}

@@ -299,3 +299,53 @@ fn composers_launcher_names_ranks_and_shows_what_those_that_crashed_said() {
     assert_eq!((root.rank, root.title.as_str()), (Some(2), BAD));
     assert_eq!(found.ranks.collateral, "1");
 }
+
+#[test]
+fn launchers_of_machines_name_the_rank_and_its_host() {
+    for (said, host, category) in [
+        (
+            "node1: rank 3 died from signal 11 and dumped core\nnode0: rank 0 died from signal 15\n",
+            "node1",
+            "segfault",
+        ),
+        (
+            "node1: rank 3 exited with code 7\nnode0: rank 0 died from signal 15\n",
+            "node1",
+            "exit_without_traceback",
+        ),
+        (
+            "_pmiu_daemon(SIGCHLD): [NID 00012] [c0-0c1s2n3] [Sun Nov 29 16:33:26 2026] PE RANK 3 exit signal Bus error\n[NID 00012] 2026-11-29 16:33:26 Apid 4711: initiated application termination\n_pmiu_daemon(SIGCHLD): [NID 00011] [c0-0c1s2n2] [Sun Nov 29 16:33:27 2026] PE RANK 0 exit signal Killed\n",
+            "nid00012",
+            "bus_error",
+        ),
+        (
+            "0.06s: flux-shell[0]: FATAL: task-exit: t.py: task rank 3 on host node1 failed and exit-on-error is set\nflux-job: task(s) Terminated\n",
+            "node1",
+            "exit_without_traceback",
+        ),
+        (
+            "flux-shell[0]: FATAL: doom: t.py: rank 3 on host node1 exited and exit-timeout=30s has expired\nflux-job: task(s) exited with exit code 143\n",
+            "node1",
+            "left_early",
+        ),
+        (
+            "ERROR:  One or more process (first noticed rank 3) terminated with signal 11 (core dumped)\n",
+            "",
+            "segfault",
+        ),
+        (
+            "Process 3 exit with status code 139.\nThe first process to do so was:\nProcess name: 3\nExit code: 139\n",
+            "",
+            "segfault",
+        ),
+    ] {
+        let found = report(&format!("{}{said}", lost(&[0, 1, 2])));
+        let root = found.root_cause.as_ref().unwrap();
+        assert_eq!(
+            (root.rank, root.category.as_str(), root.host.as_str()),
+            (Some(3), category, host),
+            "{said}"
+        );
+        assert_eq!(found.ranks.collateral, "0-2", "{said}");
+    }
+}

@@ -79,6 +79,15 @@ fn slurm_counts_kills_without_a_process() {
     assert_eq!((rank, category), (Some(2), "host_oom_killed"));
 }
 
+#[test]
+fn slurm_that_cancels_a_job_for_its_memory_says_so_before() {
+    let job = Job::new("memory-slurm");
+    let cancelled = LIMIT.replace(" DUE TO TIME LIMIT", "");
+    job.write("slurm-1.out", format!("step 1\nslurmstepd: error: Job 1 exceeded memory limit (70000000 > 64000000), being killed\nslurmstepd: error: Exceeded job memory limit\n{cancelled}step 2\n"));
+    let found = job.report();
+    assert_eq!(cause(&found), (None, "host_oom_killed", Confidence::High));
+}
+
 const LIMIT: &str = "slurmstepd: error: *** JOB 1 ON node0 CANCELLED AT 2026-11-29T20:00:00 DUE TO TIME LIMIT ***\n";
 
 #[test]

@@ -10,6 +10,8 @@ use std::sync::LazyLock;
 pub(super) struct Margins {
     pods: bool,
     collected: bool,
+    cloud: bool,
+    trial: bool,
     actors: bool,
     services: bool,
     cri: bool,
@@ -38,9 +40,22 @@ static POD: LazyLock<Regex> = LazyLock::new(|| regex(r"^\[pod/([\w.-]+/[\w.-]+)\
 static COLLECTED: LazyLock<Regex> = LazyLock::new(|| {
     regex(r"^\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d \[([a-z0-9][\w.-]*), (?:[\w.:]+)\] ?")
 });
-/// Ray's driver, of what its actors and tasks print.
-static ACTOR: LazyLock<Regex> =
-    LazyLock::new(|| regex(r"^\(([\w.:<>]+ pid=\d+(?:, ip=[\w.:]+)?)(?:, rank=(\d+))?\) ?"));
+/// Google Cloud's logs, copied as text: severity, time, and a field of the resource: `[resource.labels.taskName: x]`.
+static CLOUD: LazyLock<Regex> = LazyLock::new(|| {
+    regex(
+        r"^(?:DEFAULT|DEBUG|INFO|NOTICE|WARNING|ERROR|CRITICAL|ALERT|EMERGENCY)\s+\d{4}-\d\d-\d\dT[\d:.]+(?:Z|[+-]\d\d:?\d\d)\s+\[(?:resource\.)?labels\.[\w./-]+: ([\w.-]+)\] ?",
+    )
+});
+/// Determined's, of a trial's tasks: a container's ID, and the rank where a launcher of it runs.
+static TRIAL: LazyLock<Regex> = LazyLock::new(|| {
+    regex(
+        r"^(?:<\w*> +)?\[\d{4}-\d\d-\d\d[T ,]+\d\d:\d\d:\d\d(?:\.\d+)?Z?\] ([0-9a-f]{8}|) *(?:\[rank=(\d+)\] )?\|\| ?",
+    )
+});
+/// Ray's driver, of what its actors and tasks print; SkyPilot, of its nodes, whose ranks are no processes'.
+static ACTOR: LazyLock<Regex> = LazyLock::new(|| {
+    regex(r"^\(([\w.:<>-]+(?:, rank=\d+)?,? pid=\d+(?:, ip=[\w.:]+)?)(?:, rank=(\d+))?\) ?")
+});
 /// `docker compose logs`.
 static SERVICE: LazyLock<Regex> = LazyLock::new(|| regex(r"^([A-Za-z][\w.-]*) +\| ?"));
 /// Files of the container runtime interface. Source: kubernetes/cri-api, `P` for a part of a line
@@ -71,6 +86,9 @@ impl Margins {
         let found = Self {
             pods: some(&lines, &POD),
             collected: most(&lines, &COLLECTED),
+            // The lines of one entry follow it without a margin.
+            cloud: some(&lines, &CLOUD),
+            trial: most(&lines, &TRIAL),
             // Only what others print has a margin, and the driver prints first.
             actors: memchr::memmem::find(text.as_bytes(), b" pid=").is_some()
                 && text.lines().any(|line| ACTOR.is_match(line)),
@@ -95,8 +113,8 @@ impl Margins {
     }
 
     pub(super) fn is_none(&self) -> bool {
-        let known =
-            self.pods || self.collected || self.actors || self.services || self.cri || self.times;
+        let named = self.pods || self.collected || self.cloud || self.trial;
+        let known = named || self.actors || self.services || self.cri || self.times;
         !known && self.others.is_empty()
     }
 
@@ -106,7 +124,7 @@ impl Margins {
             let found = pattern.captures(line)?;
             let rank = found.get(2).and_then(|rank| rank.as_str().parse().ok());
             let margin = Margin {
-                name: Some(found[1].to_owned()),
+                name: Some(found[1].to_owned()).filter(|name| !name.is_empty()),
                 rank,
                 goes_on: false,
             };
@@ -114,6 +132,8 @@ impl Margins {
         };
         let pod = self.pods.then(|| named(&POD)).flatten();
         let pod = pod.or_else(|| self.collected.then(|| named(&COLLECTED)).flatten());
+        let pod = pod.or_else(|| self.cloud.then(|| named(&CLOUD)).flatten());
+        let pod = pod.or_else(|| self.trial.then(|| named(&TRIAL)).flatten());
         let pod = pod.or_else(|| self.actors.then(|| named(&ACTOR)).flatten());
         let found = pod.or_else(|| self.services.then(|| named(&SERVICE)).flatten());
         if found.is_some() {

@@ -1,22 +1,28 @@
-//! How the launchers of Open MPI, MPICH and Intel MPI tell the end of a process, in more than one line.
+//! How the launchers of Open MPI, MPICH, Intel MPI and Horovod tell the end of a process, in more than one line.
 
 use super::{Said, Who};
 use regex::Regex;
 use std::sync::LazyLock;
 
-/// Open MPI names the process and its exit code in two lines, MPICH its number and its host, Intel MPI its rank as well.
+/// Open MPI names the process and its exit code in two lines, Horovod by its rank, MPICH its number and its host, Intel MPI
+/// its rank as well.
 pub(super) fn in_two_lines(line: &str, named: &mut Option<(Who, Said)>) -> Option<(Who, Said)> {
-    static NAME: LazyLock<Regex> =
-        LazyLock::new(|| Regex::new(r"Process name: \[\[\d+,\d+\],(\d+)\]").expect("a constant"));
+    static NAME: LazyLock<Regex> = LazyLock::new(|| {
+        Regex::new(r"Process name: (?:\[\[\d+,\d+\],(\d+)\]|(\d+)$)").expect("a constant")
+    });
     static NUMBER: LazyLock<Regex> = LazyLock::new(|| {
         Regex::new(r"^= +(?:RANK (\d+) )?PID (\d+) RUNNING AT (\S+)").expect("a constant")
     });
     static CODE: LazyLock<Regex> = LazyLock::new(|| {
-        Regex::new(r"^[= ]+(?i:exit (?:code|status)|killed by (signal)): +(\d+)")
+        Regex::new(r"^[= ]*(?i:exit (?:code|status)|killed by (signal)): +(\d+)")
             .expect("a constant")
     });
     if let Some(found) = NAME.captures(line) {
-        *named = Some((Who::Task(found[1].parse().ok()?), Said::default()));
+        let who = match found.get(2) {
+            Some(rank) => Who::Rank(rank.as_str().parse().ok()?),
+            None => Who::Task(found[1].parse().ok()?),
+        };
+        *named = Some((who, Said::default()));
     } else if let Some(found) = NUMBER.captures(line) {
         let said = Said {
             pid: found[2].parse().ok(),

@@ -137,7 +137,13 @@ fn is_log(name: &str) -> bool {
     }
     // PBS, SGE and LSF name a job's output `train.o4711`.
     let of_job = last.strip_prefix(['o', 'e']).is_some_and(is_number);
-    (ENDINGS.contains(&last) || of_job) && last.len() < name.len()
+    // Slurm's `%j.o` and `%j.e`; `4711_3.e` and `4711-0.o` of arrays and tasks.
+    let by_number = ["o", "e"].contains(&last)
+        && name[..name.len() - 2].starts_with(|c: char| c.is_ascii_digit())
+        && name[..name.len() - 2]
+            .bytes()
+            .all(|byte| byte.is_ascii_digit() || b"_-.".contains(&byte));
+    (ENDINGS.contains(&last) || of_job || by_number) && last.len() < name.len()
 }
 
 /// `<stem>.<pid>.term.json`, and `<stem>.<pid>.term.<pid>.json` and so on for failures after it.
@@ -249,6 +255,9 @@ mod tests {
             ("log.run.1", FileRole::Log),
             ("worker-1.stderr", FileRole::Log),
             ("train.o4711", FileRole::Log),
+            ("4711.e", FileRole::Log),
+            ("4711_3.o", FileRole::Log),
+            ("train.o", FileRole::Other),
             ("log", FileRole::Other),
             ("libfoo.so.1", FileRole::Other),
             ("model.tar.gz", FileRole::Other),

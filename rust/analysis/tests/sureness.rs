@@ -260,4 +260,9 @@ fn of_several_launchers_without_summaries_nothing_tells_the_ranks() {
     );
     let found = job.report().root_cause.expect("a worker crashed");
     assert_eq!((found.rank, found.category.as_str()), (None, "segfault"));
+    // The log of the first of them, by its name.
+    let job = Job::new("first");
+    job.write("worker-0.log", failed(-11, 1, 20));
+    job.write("worker-1.log", closing(30));
+    assert_eq!(cause(&job.report()).0, Some(1));
 }

@@ -3,7 +3,10 @@
 import table_alike
 import table_alone
 import table_ended
+import table_gone
+import table_leaving
 import table_several
+import table_stuck
 import table_waiting
 from job import Job
 
@@ -13,4 +16,7 @@ JOBS: tuple[Job, ...] = (
     *table_ended.JOBS,
     *table_waiting.JOBS,
     *table_several.JOBS,
+    *table_leaving.JOBS,
+    *table_stuck.JOBS,
+    *table_gone.JOBS,
 )

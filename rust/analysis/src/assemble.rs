@@ -13,7 +13,7 @@ use crate::hearsay::Hearsay;
 use crate::hosts::HostFact;
 use crate::kept::{Record, Shared};
 use crate::logs::Signalled;
-use crate::numbered::ranks_of;
+use crate::numbered::{quiet_launchers, ranks_of};
 use crate::numbers::{Numbers, loose_ranks};
 use crate::recorder::Dump;
 use crate::records::{choose, drop_copies};
@@ -30,6 +30,8 @@ pub(crate) struct Job {
     pub(crate) world_size: u32,
     /// Whether the number of ranks is stated, or every launcher told of all of its own.
     pub(crate) is_counted: bool,
+    /// Whether the number of ranks is stated.
+    pub(crate) is_stated: bool,
     /// Boxed, since a map moves its values as it grows, and these are large.
     pub(crate) attempts: BTreeMap<u32, BTreeMap<u32, Box<RankEvidence>>>,
     pub(crate) hosts: BTreeMap<HostKey, HostEvidence>,
@@ -51,6 +53,8 @@ pub(crate) struct Job {
     pub(crate) exits: Vec<Exit>,
     /// Whether srun ended a step and told how its tasks ended by that: it told of all that did not end well.
     pub(crate) step_ended: bool,
+    /// Logs beside those of launchers in which nobody speaks.
+    pub(crate) quiet_launchers: Vec<PathBuf>,
     /// What flight recorders dumped.
     pub(crate) dumps: Vec<Dump>,
     pub(crate) damaged: Vec<DamagedFile>,
@@ -208,9 +212,11 @@ pub(crate) fn assemble(mut evidence: Evidence, options: &Options) -> Job {
         &exits,
         &evidence.silent_logs,
     );
+    job.quiet_launchers = quiet_launchers(&evidence.agents, &evidence.silent_logs);
     job.add_exits(exits, &evidence.agents, &evidence.consoles);
     let consoles = std::mem::take(&mut evidence.consoles);
     job.add_consoles(consoles, &evidence.agents, &numbered);
+    job.fill_blocks(&evidence.agents);
     job.match_rounds();
     job.finish(&evidence, options);
     job

@@ -28,6 +28,8 @@ pub struct Finding {
     pub headline: Arc<str>,
     /// The exception that was being handled as this one was raised, where that may be the cause as well.
     pub handled: Option<Arc<str>>,
+    /// What the process ended by while this exception was handled, where that is held for a consequence.
+    pub ended_by: Option<Arc<str>>,
 }
 
 impl Finding {
@@ -44,6 +46,7 @@ impl Finding {
             fingerprint,
             headline: headline.into(),
             handled: None,
+            ended_by: None,
         }
     }
 }
@@ -63,6 +66,29 @@ const CONTROL_FLOW: &[&str] = &[
     "TypeError",
     "LookupError",
 ];
+
+/// Parts of the names of functions that end something. What such a one raises while an exception is handled is no cause.
+const CLEAN_UPS: &[&str] = &[
+    "cleanup",
+    "clean_up",
+    "shutdown",
+    "shut_down",
+    "teardown",
+    "tear_down",
+    "__exit__",
+    "__aexit__",
+    "rmtree",
+    "unlink",
+];
+
+/// Whether an exception was raised by what ends something: its innermost frames tell.
+fn cleans_up(raised: &Raised<'_>) -> bool {
+    let ends = |frame: &FrameRef<'_>| CLEAN_UPS.iter().any(|part| frame.function.contains(part));
+    raised.frames.iter().take(INNERMOST).any(ends)
+}
+
+/// A clean-up that is further out is one that something else was done in.
+const INNERMOST: usize = 4;
 
 /// What ends a program by a status: Python's own, and what click and typer turn into that.
 const EXITS: &[&str] = &["SystemExit", "Exit"];
@@ -166,6 +192,7 @@ fn consequence(failure: &Failure, section: Option<&Section>) -> Option<Finding> 
         fingerprint,
         headline: failure.message.as_str().into(),
         handled: None,
+        ended_by: None,
     })
 }
 
@@ -252,7 +279,7 @@ pub(crate) fn texts(chain: &[Raised<'_>], stack: &str) -> Finding {
     let (mut pointers, mut relay) = (Vec::new(), false);
     let mut generic: Option<(&'static Rule, &Raised<'_>)> = None;
     let mut specific: Option<(&'static Rule, &Raised<'_>)> = None;
-    let mut handled = None;
+    let (mut handled, mut ended_by) = (None, None);
     for (index, raised) in chain.iter().enumerate() {
         let explains = match chain.get(index + 1) {
             None => true,
@@ -273,14 +300,19 @@ pub(crate) fn texts(chain: &[Raised<'_>], stack: &str) -> Finding {
         }
         match rule {
             Some(rule) if !rule.generic => {
-                // A lost peer at the end of a chain that began with the program's own error is no news.
-                let hidden = rule.role == Role::Collateral && generic.is_some();
+                let before = index.checked_sub(1).map(|before| &chain[before]);
+                let before = before.filter(|before| !before.is_cause && !is_exit(raised));
+                // A lost peer at the end of a chain that began with the program's own error is no news. Nor is one that it
+                // waited for in vain as it handled that, or what it could not put away then.
+                let is_late = rule.role == Role::Timeout || cleans_up(raised);
+                let is_late = before.is_some() && is_late;
+                let hidden = generic.is_some() && (is_late || rule.role == Role::Collateral);
                 if explains && !hidden && specific.is_none() {
                     specific = Some((rule, raised));
                     // A clean-up may have failed, or what was to do without the first.
-                    let before = index.checked_sub(1).map(|before| &chain[before]);
-                    let before = before.filter(|before| !before.is_cause && !is_exit(raised));
                     handled = before.and(generic).map(|(_, first)| first);
+                } else if hidden && is_late {
+                    ended_by = Some(raised);
                 }
             }
             _ if explains => {
@@ -313,6 +345,9 @@ pub(crate) fn texts(chain: &[Raised<'_>], stack: &str) -> Finding {
         fingerprint: fingerprint(rule, raised.type_name, raised.message, &raised.frames),
         headline: headline(raised.type_name, raised.message).into(),
         handled: handled.map(|first| headline(first.type_name, first.message).into()),
+        ended_by: ended_by
+            .filter(|_| specific.is_none())
+            .map(|last| headline(last.type_name, last.message).into()),
     }
 }
 
@@ -614,6 +649,34 @@ mod tests {
             let finding = chain(first, link, second);
             assert_eq!(finding.handled, None, "{first} {second}");
             assert_eq!(finding.rule.category, "disk_full", "{first} {second}");
+        }
+    }
+
+    #[test]
+    fn what_a_handler_waited_for_or_could_not_put_away_is_no_cause() {
+        const CONTEXT: &str = "During handling of the above exception, another exception occurred:";
+        let cause = "The above exception was the direct cause of the following exception:";
+        let waited = "RuntimeError: Timed out waiting 8000ms for recv operation to complete";
+        let gone = "FileNotFoundError: [Errno 2] No such file or directory: 'part.tmp'";
+        let finding = |first: &str, link: &str, second: &str, function: &str| {
+            let text = traceback(first, link, second);
+            texts_of(&text.replace("line 2, in f", &format!("line 2, in {function}")))
+        };
+        for (second, function) in [(waited, "step"), (gone, "cleanup"), (gone, "__exit__")] {
+            let found = finding("ValueError: bad batch", CONTEXT, second, function);
+            assert_eq!(&*found.headline, "ValueError: bad batch", "{second}");
+            assert_eq!(found.ended_by.as_deref(), Some(second));
+        }
+        // What was to do without the first; what was raised from it; what programs find their way by.
+        for (first, link, second, function) in [
+            ("ValueError: bad batch", CONTEXT, gone, "fall_back"),
+            ("ValueError: bad batch", cause, gone, "cleanup"),
+            ("KeyError: 'cache'", CONTEXT, waited, "step"),
+            ("StopIteration", CONTEXT, waited, "step"),
+        ] {
+            let found = finding(first, link, second, function);
+            assert_eq!(&*found.headline, second, "{first} {function}");
+            assert_eq!(found.ended_by, None, "{first} {function}");
         }
     }
 

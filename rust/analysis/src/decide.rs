@@ -107,8 +107,13 @@ impl Attempt<'_> {
             candidates.retain(|rank| seen(rank) || !evidence(rank).by_logger);
         }
         // Victims mostly leave with 1, and a word, a signal or another code says more than that.
-        if candidates.iter().any(|&rank| !self.left_with_one(rank)) {
-            candidates.retain(|&rank| !self.left_with_one(rank));
+        let says_more =
+            |rank: &u32| !self.left_with_one(*rank) && !self.outcomes[rank].gave_up_unexplained();
+        if candidates.iter().any(says_more) {
+            candidates.retain(says_more);
+        }
+        if self.others_waited(&candidates) {
+            candidates.clear();
         }
         if let Some(decision) = self.whole_job(&candidates) {
             return Some(decision);
@@ -173,11 +178,32 @@ impl Attempt<'_> {
         })
     }
 
-    /// Whether all that is known of a rank's end is the exit code 1.
-    fn left_with_one(&self, rank: u32) -> bool {
+    /// Whether all that is known of a rank's end is the exit code 1, without a word of its own.
+    pub(crate) fn left_with_one(&self, rank: u32) -> bool {
         let evidence = self.outcomes[&rank].evidence;
         let status = evidence.status.as_ref().map(|status| status.value);
-        self.rule(rank).id == "exit" && status == Some(1) && evidence.record.is_none()
+        let is_bare = !self.outcomes[&rank].reports_own();
+        self.rule(rank).id == "exit" && status == Some(1) && evidence.record.is_none() && is_bare
+    }
+
+    /// Whether ranks are victims of others, or were ended by their launchers before they could fail themselves.
+    pub(crate) fn others_ended(&self) -> bool {
+        self.victims() > 0 || !self.with_end(End::Terminated).is_empty()
+    }
+
+    /// Whether ranks left with 1 and without a word while others waited in vain and none lost a peer: had one of them been
+    /// first, others would have lost it. Their words are not here, and one that still ran kept all waiting.
+    fn others_waited(&self, candidates: &[u32]) -> bool {
+        let ran = |outcome: &Outcome<'_>| match outcome.end {
+            End::Terminated => true,
+            End::Silent => outcome.evidence.status.is_none(),
+            _ => false,
+        };
+        !candidates.is_empty()
+            && candidates.iter().all(|&rank| self.left_with_one(rank))
+            && !self.with_end(End::Timeout).is_empty()
+            && self.with_end(End::Collateral).is_empty()
+            && self.outcomes.values().any(ran)
     }
 
     fn vanished(&self, rank: u32) -> bool {
@@ -273,14 +299,19 @@ impl Attempt<'_> {
             mute.clone().all(Outcome::is_mute) || mute.clone().all(Outcome::gave_up_unexplained);
         let handled = alike.iter().find_map(|rank| self.outcomes[rank].handled());
         let worded = alike.iter().any(|rank| self.outcomes[rank].worded);
-        let confidence =
-            if vague || rule.role == Role::Ambiguous || alike.iter().any(shared) && quiet > 0 {
-                Confidence::Low
-            } else if others.is_empty() && quiet == 0 && !nameless && !mute && !worded {
-                Confidence::High
-            } else {
-                Confidence::Medium
-            };
+        // Victims are alike as well, where what they said is not here; and the first of each host are no proof for the rest.
+        let unsaid = mute && self.others_ended();
+        let confidence = if vague
+            || unsaid
+            || rule.role == Role::Ambiguous
+            || alike.iter().any(shared) && quiet > 0
+        {
+            Confidence::Low
+        } else if others.is_empty() && quiet == 0 && !nameless && !mute && !worded {
+            Confidence::High
+        } else {
+            Confidence::Medium
+        };
         let unheard = |rank: &u32| self.left_with_one(*rank) && !same.contains(rank);
         let unheard = rule.generic && self.with_end(End::Primary).iter().any(unheard);
         let unheard = unheard.then_some("of others that failed the text is not here");

@@ -183,7 +183,7 @@ fn is_log(line: &str) -> bool {
 }
 
 /// A line without its numbers.
-fn shape(line: &str) -> String {
+pub(crate) fn shape(line: &str) -> String {
     let mut out = String::new();
     for c in line.chars() {
         if !c.is_ascii_digit() {

@@ -2,7 +2,8 @@
 
 use crate::classify::{self, Role, Rule, rules};
 use crate::decide::{Attempt, Decision, Subject};
-use crate::ending::is_teardown;
+use crate::ending::{is_teardown, shape};
+use crate::reported::is_error;
 use crate::schema::Confidence;
 use crate::traceback::{chain, has_start, is_headline, split};
 use crate::words::WAITS;
@@ -26,6 +27,9 @@ const LAST_LINES: usize = 40;
 /// At most so many lines are looked at, those of teardowns with them.
 const MOST_LINES: usize = 1000;
 
+/// How little a line says that no rule knows: see `judged`.
+const REPORTED: usize = 5;
+
 /// Decisions that say no more than that somebody failed, by rule.
 const VAGUE: &[&str] = &["silent", "exit"];
 
@@ -38,8 +42,11 @@ pub(crate) fn last(text: &str) -> Option<(usize, &'static Rule)> {
         let index = lines.len() - 1 - back;
         let judged = judged(line);
         let waits = judged.is_some_and(|(_, rule)| rule.id == WAITS);
-        if let Some((order, rule)) = judged
-            && (own == waiting || !waits)
+        let judged = judged.filter(|_| own == waiting || !waits);
+        // What a logger calls an error, and no rule knows, ends a program where nothing follows it.
+        let reported =
+            || (own == 0 && !line.starts_with(' ') && is_error(line)).then(|| (REPORTED, exit()));
+        if let Some((order, rule)) = judged.or_else(reported)
             && best.is_none_or(|((known, _), _)| order < known)
         {
             best = Some(((order, index), rule));
@@ -52,7 +59,22 @@ pub(crate) fn last(text: &str) -> Option<(usize, &'static Rule)> {
         }
     }
     let ((_, index), rule) = best?;
-    Some((index, rule))
+    (!went_on(&lines, index)).then_some((index, rule))
+}
+
+/// Whether a loop that had begun before a line goes on after it to the end of the log: then what it tells of was survived.
+fn went_on(lines: &[&str], at: usize) -> bool {
+    const LEAST: usize = 3;
+    let own = |lines: &[&str]| -> Vec<String> {
+        let own = lines.iter().rev().filter(|line| is_own(line));
+        own.take(LAST_LINES).map(|line| shape(line)).collect()
+    };
+    let after = own(&lines[at + 1..]);
+    let Some(last) = after.first().filter(|last| last.contains('#')) else {
+        return false;
+    };
+    let same = after.iter().filter(|shape| *shape == last).count();
+    same >= LEAST && own(&lines[..at]).contains(last)
 }
 
 /// Returns the one rank of which a launcher says, in no more than that, that it failed.
@@ -76,6 +98,11 @@ pub(crate) fn is_near_end(after: &[&str]) -> bool {
         .filter(|line| is_own(line))
         .nth(LAST_LINES)
         .is_none()
+}
+
+/// The rule of a program that leaves by itself.
+fn exit() -> &'static Rule {
+    rules().by_id("exit")
 }
 
 /// Returns the rule of a line that tells of an error, and how little it says: 0 is most.
@@ -178,7 +205,8 @@ impl Attempt<'_> {
             return decision;
         }
         let said = self.job.hearsay.iter();
-        let Some(words) = said.min_by_key(|words| judged(&words.line).map(|(order, _)| order))
+        let Some(words) =
+            said.min_by_key(|words| judged(&words.line).map_or(REPORTED, |(order, _)| order))
         else {
             return decision;
         };
@@ -259,5 +287,28 @@ mod tests {
         );
         assert_eq!(read(&text), None);
         assert_eq!(read("INFO CUDA out of memory. is caught below\n"), None);
+    }
+
+    #[test]
+    fn a_loop_that_goes_on_has_survived() {
+        let error = "ERROR:root:skipping a line\nValueError: x\n";
+        let steps = |from: u32, to: u32| -> String {
+            (from..to)
+                .map(|step| format!("step {step} loss 0.{step}\n"))
+                .collect()
+        };
+        let text = |after: &str| format!("{}{error}{after}", steps(0, 2));
+        assert_eq!(read(&text(&steps(2, 6))), None);
+        // Another's last steps; a loop that had not begun; and one that failed in the end.
+        assert!(read(&text(&steps(2, 4))).is_some());
+        assert!(read(&format!("{error}{}", steps(2, 6))).is_some());
+        assert!(read(&text(&(steps(2, 6) + "lost\n"))).is_some());
+    }
+
+    #[test]
+    fn what_a_logger_calls_an_error_at_the_end_may_be_all_that_is_told() {
+        let error = "2026-11-30 14:34:53,652 ERROR trainer.data: no samples\n";
+        assert_eq!(read(error), Some((0, "exit")));
+        assert_eq!(read(&format!("{error}step 2\n")), None);
     }
 }

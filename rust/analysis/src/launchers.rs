@@ -5,7 +5,7 @@ use crate::logs::AgentLog;
 use crate::numbers::{Numbers, last_three};
 use crate::scan::RunPath;
 use crate::words::Words;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
 use std::path::Path;
 use std::sync::Arc;
@@ -13,6 +13,7 @@ use std::sync::Arc;
 impl Job {
     pub(crate) fn add_agents(&mut self, agents: &[AgentLog], numbers: &Numbers) {
         let runs: BTreeSet<RunPath> = self.all_ranks().filter_map(run).collect();
+        let mut by_pid = None;
         for agent in agents {
             let last = u32::try_from(agent.failed.len().saturating_sub(1)).unwrap_or(0);
             let stated = agent
@@ -121,6 +122,13 @@ impl Job {
                 let failures = agent.failed.iter().filter(|_| whose);
                 for (attempt, failed) in (0..).zip(failures) {
                     let told = run.and_then(|run| numbers.base(run, attempt)).or(stated);
+                    // A record or a black box has the same process ID, where no summary is here.
+                    let mut by_pid = || {
+                        let known = by_pid.get_or_insert_with(|| self.ranks_by_pid());
+                        let rank = (*known.get(&(failed.pid?, failed.local_rank))?)?;
+                        rank.checked_sub(failed.local_rank)
+                    };
+                    let told = told.or_else(&mut by_pid);
                     let base = told.unwrap_or(free);
                     let evidence = self.rank(
                         attempt,
@@ -158,6 +166,18 @@ impl Job {
                 known.label.clone_from(&entry.host);
             }
         }
+    }
+
+    /// Returns the ranks by process ID and local rank; `None` where these are of several, as those in containers are.
+    fn ranks_by_pid(&self) -> BTreeMap<(u32, u32), Option<u32>> {
+        let mut found: BTreeMap<(u32, u32), Option<u32>> = BTreeMap::new();
+        for rank in self.all_ranks() {
+            for (pid, local_rank) in rank.pids().zip(rank.local_rank.into_iter().cycle()) {
+                let known = found.entry((pid, local_rank)).or_insert(Some(rank.rank));
+                *known = known.filter(|known| *known == rank.rank);
+            }
+        }
+        found
     }
 
     /// Adds the workers that a launcher ended and did not list.

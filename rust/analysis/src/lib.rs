@@ -31,6 +31,7 @@ pub mod verdict;
 
 mod alike;
 mod assemble;
+mod blocks;
 mod by_rank;
 mod console;
 mod date;
@@ -59,6 +60,7 @@ mod pickle;
 mod recorder;
 mod records;
 mod rendezvous;
+mod reported;
 mod rounds;
 mod rules;
 mod runs;

@@ -6,6 +6,7 @@ mod workers;
 
 use crate::console::{are_tasks, task};
 use crate::date::local_seconds;
+use crate::dress::{Plain, Whose};
 use crate::rendezvous::{Round, rounds};
 use aho_corasick::{AhoCorasick, MatchKind};
 use std::collections::BTreeMap;
@@ -36,6 +37,8 @@ pub struct AgentLog {
     pub is_alone: bool,
     /// The task as which srun runs the launcher, where it labels the lines of each.
     pub task: Option<u32>,
+    /// The number of the process as which an orchestrator names the launcher, where it labels the lines of each.
+    pub process: Option<u32>,
 }
 
 /// One worker in torchrun's summary.
@@ -111,22 +114,54 @@ pub fn agents(path: &Path, text: &str) -> Vec<AgentLog> {
     if all.is_empty() || !are_tasks(text) {
         return all;
     }
-    let mut tasks: BTreeMap<Option<u32>, (String, Vec<usize>)> = BTreeMap::new();
+    let told = |_, line: &str| task(line).map(|(task, _)| task);
+    let of_task = |(task, log)| AgentLog { task, ..log };
+    apart(path, text, told).map(of_task).collect()
+}
+
+/// Returns the same of a log in which an orchestrator may name the process of each line: one for each launcher's pod.
+pub(crate) fn agents_of(path: &Path, plain: &Plain<'_>) -> Vec<AgentLog> {
+    let text = &*plain.text;
+    let all = agents(path, text);
+    if all.is_empty() || plain.names.len() < 2 {
+        return all;
+    }
+    let told = |index, _: &str| match plain.whose(index) {
+        Some(Whose::Process(process)) => Some(process),
+        _ => None,
+    };
+    let of_process = |(process, log)| AgentLog { process, ..log };
+    let mut found: Vec<AgentLog> = apart(path, text, told).map(of_process).collect();
+    // As they are numbered: `worker-2` before `worker-10`.
+    let name = |log: &AgentLog| {
+        let name = log.process.and_then(|at| plain.names.get(at as usize));
+        name.map(|name| (name.len(), name.clone()))
+    };
+    found.sort_by_cached_key(name);
+    found
+}
+
+/// Returns what launchers say in the lines of each speaker, and the number of the speaker, where one is told.
+fn apart(
+    path: &Path,
+    text: &str,
+    told: impl Fn(usize, &str) -> Option<u32>,
+) -> impl Iterator<Item = (Option<u32>, AgentLog)> {
+    let mut speeches: BTreeMap<Option<u32>, (String, Vec<usize>)> = BTreeMap::new();
     for (index, line) in text.lines().enumerate() {
-        let (lines, numbers) = tasks.entry(task(line).map(|(task, _)| task)).or_default();
+        let (lines, numbers) = speeches.entry(told(index, line)).or_default();
         lines.push_str(line);
         lines.push('\n');
         numbers.push(index + 1);
     }
-    let of_task = |(task, (lines, numbers)): (Option<u32>, (String, Vec<usize>))| {
-        let number = move |line: usize| numbers.get(line - 1).copied().unwrap_or(0);
-        let logs = speakers(path, &lines).into_iter();
-        logs.map(move |log| AgentLog {
-            task,
-            ..log.renumbered(&number)
+    let path = path.to_owned();
+    speeches
+        .into_iter()
+        .flat_map(move |(speaker, (lines, numbers))| {
+            let number = move |line: usize| numbers.get(line - 1).copied().unwrap_or(0);
+            let logs = speakers(&path, &lines).into_iter();
+            logs.map(move |log| (speaker, log.renumbered(&number)))
         })
-    };
-    tasks.into_iter().flat_map(of_task).collect()
 }
 
 /// Returns what is said of launchers in lines that nothing but process IDs tells apart.

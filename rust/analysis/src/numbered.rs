@@ -63,6 +63,22 @@ pub(crate) fn ranks_of(
     ranks.map(|(rank, path)| (path.to_owned(), rank)).collect()
 }
 
+/// Returns the logs in which nobody speaks, and whose names differ in their number alone from those of several launchers.
+pub(crate) fn quiet_launchers(agents: &[AgentLog], quiet: &[PathBuf]) -> Vec<PathBuf> {
+    let mut told: BTreeMap<String, BTreeSet<&Path>> = BTreeMap::new();
+    for agent in agents {
+        if let Some((name, _)) = numbered(&agent.path) {
+            told.entry(name).or_default().insert(&agent.path);
+        }
+    }
+    let of_launcher = |path: &&PathBuf| {
+        let name = numbered(path).map(|(name, _)| name);
+        let others = name.and_then(|name| told.get(&name));
+        others.is_some_and(|others| others.len() >= LEAST && !others.contains(path.as_path()))
+    };
+    quiet.iter().filter(of_launcher).cloned().collect()
+}
+
 impl Series<'_> {
     fn is_of_ranks(&self) -> bool {
         let (known, all) = (self.same.len(), self.same.len() + self.untold.len());

@@ -262,6 +262,14 @@ impl Outcome<'_> {
         status == Some(1) && rule == Some("exit") && self.evidence.record.is_none()
     }
 
+    /// Whether its last words, without a traceback, are of an error of its own.
+    pub(crate) fn reports_own(&self) -> bool {
+        let words = self.evidence.words.as_ref();
+        let reported = words.and_then(|words| words.reported.as_ref());
+        reported
+            .is_some_and(|it| it.own.is_some() && (it.own_is_last || self.evidence.output_shared))
+    }
+
     /// Returns the rule's category, or that of a rank without a finding.
     pub(crate) fn category(&self) -> &str {
         match (&self.finding, self.end) {
@@ -285,9 +293,16 @@ impl Outcome<'_> {
             .unwrap_or_default()
     }
 
-    /// Says which exception was handled as the one that it ended by was raised, where that may be the cause.
+    /// Says which exception was handled as the one that it ended by was raised, or the other way round, where the other of
+    /// the two may be the cause.
     pub(crate) fn handled(&self) -> Option<String> {
-        let first = self.finding.as_ref()?.handled.as_deref()?;
+        let finding = self.finding.as_ref()?;
+        if let Some(last) = finding.ended_by.as_deref() {
+            return Some(format!(
+                "it was handled as the process ended by another, which may be the cause: {last}"
+            ));
+        }
+        let first = finding.handled.as_deref()?;
         Some(format!(
             "it was raised while another was handled, which may be the cause: {first}"
         ))

@@ -15,6 +15,7 @@ impl Outcome<'_> {
             || self.is_relayed() && self.by_words()
             || self.by_traceback()
             || self.by_words()
+            || self.by_report()
     }
 
     /// Whether its last exception is no more than a launcher's word on a program that had said its own.
@@ -52,7 +53,60 @@ impl Outcome<'_> {
         true
     }
 
+    /// A rank that tells without a traceback what it met: that it lost a peer, or, where nothing else tells of its end,
+    /// what its logger calls an error.
+    fn by_report(&mut self) -> bool {
+        let words = self.evidence.words.as_ref();
+        let Some(reported) = words.and_then(|words| words.reported.as_ref()) else {
+            return false;
+        };
+        // Where several ranks speak, an error of one is what the others lost it by.
+        let own = reported.own.as_ref().filter(|_| self.reports_own());
+        let Some(told) = own.or(reported.consequence.as_ref()) else {
+            return false;
+        };
+        let rule = told.rule;
+        let can_be = match (&self.evidence.status, own) {
+            (None, Some(_)) => !self.evidence.output_shared,
+            // Of whom nothing tells the number, others' words may tell more.
+            (None, None) => !self.evidence.nameless,
+            // A status says no less than that.
+            (Some(_), Some(_)) => false,
+            (Some(status), None) => {
+                (1..128).contains(&status.value) || status.by_launcher() || self.left_thread()
+            }
+        };
+        if !can_be {
+            return false;
+        }
+        self.title = told.text.as_str().into();
+        self.worded = true;
+        self.take_status_time();
+        let said = rule.pointers(&told.text);
+        let fingerprint = Fingerprint::of(&rule.category, "", "", std::iter::empty());
+        self.set(Finding {
+            pointers: said,
+            ..Finding::plain(rule, fingerprint, self.title.clone())
+        });
+        true
+    }
+
+    /// Whether it lost a peer, and gave up as Python ended over a thread that waited for one.
+    fn left_thread(&self) -> bool {
+        let status = self.evidence.status.as_ref().map(|status| status.value);
+        let words = self.evidence.words.as_ref();
+        matches!(status, Some(-6 | 134))
+            && words.is_some_and(|words| {
+                let said_more =
+                    words.fatal.is_some() || words.terminate.is_some() || words.last.is_some();
+                words.left_thread && !said_more && words.consequence().is_some()
+            })
+    }
+
     fn by_crash(&mut self) -> bool {
+        if self.left_thread() {
+            return false;
+        }
         let words = self.evidence.words.as_deref();
         let status = self.evidence.status.as_ref().map(|status| status.value);
         let crashed = status.is_some_and(is_crash);
@@ -138,6 +192,7 @@ impl Outcome<'_> {
         let uncaught = self.evidence.uncaught;
         match status.value {
             1 => true,
+            -6 | 134 if self.left_thread() => true,
             -2 | 130 => finding.rule.id == "interrupted" || uncaught,
             // It may have hung on its way out until its launcher ended it; an exception that was only logged is no end.
             _ if status.by_launcher() => {

@@ -1,12 +1,12 @@
 //! The decision where no rank failed by itself: whom the others waited for, and who left nothing.
 
-use crate::assemble::HostKey;
+mod lost;
+
 use crate::black_box::State;
 use crate::classify::{Role, rules};
 use crate::decide::{Attempt, Decision, Subject, count};
 use crate::outcome::{End, Outcome};
 use crate::schema::Confidence;
-use std::collections::BTreeMap;
 
 impl Attempt<'_> {
     pub(crate) fn without_candidate(&self) -> Option<Decision> {
@@ -28,6 +28,7 @@ impl Attempt<'_> {
             .or_else(|| self.left_alone(&timeouts))
             .or_else(|| self.silent(&timeouts))
             .or_else(|| self.left_early())
+            .or_else(|| self.quiet_launcher(&timeouts))
             .or_else(|| self.nobody(&timeouts))
     }
 
@@ -188,6 +189,10 @@ impl Attempt<'_> {
         }
         match quiet[..] {
             [] => None,
+            // What its launcher ended because of another was there still as that one lost its peer.
+            [rank] if others >= 2 && timeouts.is_empty() && self.was_there(rank) => {
+                self.lost_elsewhere(rank)
+            }
             [rank] if others >= 2 && self.is_left_out(rank, others) => {
                 let mut reasons = vec![reason.clone()];
                 let left = timeouts.is_empty() && self.is_passed_over(rank);
@@ -197,6 +202,11 @@ impl Attempt<'_> {
                             .to_owned(),
                     );
                 }
+                // In what is cut off it may have told of its own failure.
+                let is_cut = self.outcomes.values().any(|outcome| outcome.evidence.torn);
+                if is_cut {
+                    reasons.push("a log ends in the middle of a line".to_owned());
+                }
                 Some(Decision {
                     subject: Subject::Rank(rank),
                     rule: if left {
@@ -204,7 +214,11 @@ impl Attempt<'_> {
                     } else {
                         rule
                     },
-                    confidence: Confidence::Medium,
+                    confidence: if is_cut {
+                        Confidence::Low
+                    } else {
+                        Confidence::Medium
+                    },
                     also: Vec::new(),
                     suspects: Vec::new(),
                     reasons,
@@ -236,14 +250,13 @@ impl Attempt<'_> {
         is_known || !self.job.folded && (rank == 0 || others > 2)
     }
 
-    /// Whether srun told of the ends of all ranks but this one, which did speak.
+    /// Whether srun told of the ends of all ranks but this one, which has a log or spoke.
     fn is_passed_over(&self, rank: u32) -> bool {
-        let spoke = |outcome: &Outcome<'_>| outcome.evidence.words.is_some();
         let told = |outcome: &Outcome<'_>| outcome.evidence.status.is_some();
         let others = |(&other, outcome): (&u32, &Outcome<'_>)| other == rank || told(outcome);
         self.job.step_ended
             && self.missing.is_empty()
-            && self.outcomes.get(&rank).is_some_and(spoke)
+            && self.outcomes.get(&rank).is_some()
             && self.outcomes.iter().all(others)
     }
 
@@ -293,56 +306,6 @@ impl Attempt<'_> {
             return None;
         }
         self.preempted()
-    }
-
-    /// A host all of whose ranks are silent and whose launcher said nothing, while another's spoke.
-    fn lost_host(&self) -> Option<Decision> {
-        let mut by_host: BTreeMap<&HostKey, (usize, usize)> = BTreeMap::new();
-        for outcome in self.outcomes.values() {
-            let (all, silent) = by_host.entry(&outcome.evidence.host).or_default();
-            *all += 1;
-            *silent += usize::from(outcome.end == End::Silent);
-        }
-        let reported = |key: &HostKey| self.job.hosts.get(key).is_some_and(|host| host.reported);
-        // A launcher that still spoke at the end was on a host that was still there.
-        let spoke = |key: &HostKey| self.job.hosts.get(key).is_some_and(|host| host.spoke);
-        // Ranks of which no host is told are on any.
-        let is_unknown = |key: &HostKey| matches!(key, HostKey::Name(name) if name.is_empty());
-        let lost: Vec<&HostKey> = by_host
-            .iter()
-            .filter(|(key, (all, silent))| all == silent && !spoke(key) && !is_unknown(key))
-            .map(|(key, _)| *key)
-            .collect();
-        let [key] = lost[..] else { return None };
-        if by_host.len() < 2 || self.job.stray_launcher {
-            return None;
-        }
-        let (all, _) = by_host[key];
-        let spoke = by_host.keys().filter(|key| reported(key)).count();
-        let reasons = vec![
-            format!(
-                "none of its {} left an error file, and its launcher no summary",
-                count(all, "rank")
-            ),
-            format!(
-                "{} elsewhere lost a peer or waited in vain",
-                count(self.victims(), "rank")
-            ),
-        ];
-        let confidence = if spoke > 0 {
-            Confidence::Medium
-        } else {
-            Confidence::Low
-        };
-        let suspects = Vec::new();
-        Some(Decision {
-            subject: Subject::Host(key.clone()),
-            rule: rules().by_id("host-lost"),
-            confidence,
-            also: Vec::new(),
-            suspects,
-            reasons,
-        })
     }
 
     /// The one rank that ended well, where peers were lost at once and no rank vanished.

@@ -2,12 +2,13 @@
 
 mod parts;
 
-use crate::assemble::{HostKey, Job, RankEvidence};
+use crate::assemble::{HostKey, Job, RankEvidence, Status};
 use crate::console::{Console, Label, Output};
 use crate::hearsay::{Hearsay, named_rank};
 use crate::hosts;
 use crate::kept::Shared;
 use crate::logs::AgentLog;
+use crate::reported;
 use crate::traceback;
 use crate::words::{Words, last_words};
 use parts::attempts;
@@ -45,7 +46,19 @@ impl Job {
                         }
                     }
                     None if matches!(label, Label::Process(_)) => {
-                        console.ranks.insert(label, output);
+                        let is_its = |agent: &&AgentLog| {
+                            let process = agent.process.map(Label::Process);
+                            agent.path == console.path && process == Some(label)
+                        };
+                        // Of a launcher's pod it is what its ranks say.
+                        match agents.iter().find(is_its) {
+                            Some(its) => {
+                                self.add_hosts_words(output, Some(its));
+                            }
+                            None => {
+                                console.ranks.insert(label, output);
+                            }
+                        }
                     }
                     None => match label {
                         Label::Local(local) => locals.push((local, output)),
@@ -92,8 +105,16 @@ impl Job {
                 crate::decide::count(lost, "process label")
             ));
         }
-        for (console, ends) in nobodys {
-            self.add_nobodys(console, &ends);
+        // Where no rank is known, each of several logs may be of another.
+        let unknown = self.attempts.is_empty();
+        let mut first = 0;
+        for (mut console, ends) in nobodys {
+            let path = std::mem::take(&mut console.path);
+            if unknown {
+                first = self.add_voices(console, &path, first);
+            } else {
+                self.add_nobodys(console, path, &ends);
+            }
         }
     }
 
@@ -140,12 +161,7 @@ impl Job {
     }
 
     /// Words without a label are those of a rank that ended by itself, and of which nothing else is known but that.
-    fn add_nobodys(&mut self, mut console: Console, ends: &[usize]) {
-        let path = std::mem::take(&mut console.path);
-        if self.attempts.is_empty() {
-            self.add_voices(console, &path);
-            return;
-        }
+    fn add_nobodys(&mut self, mut console: Console, path: PathBuf, ends: &[usize]) {
         // Where ranks are known, names of processes that are none of them tell no more than no label.
         for (_, output) in std::mem::take(&mut console.ranks) {
             console.unlabelled.append(output);
@@ -203,9 +219,13 @@ impl Job {
         let ranks = self.attempts.get_mut(&attempt);
         let ranks = ranks.into_iter().flat_map(BTreeMap::values_mut);
         let ranks = ranks.map(Box::as_mut).filter(|rank| is_its(rank.rank));
-        let whose: Vec<&mut RankEvidence> =
-            ranks.filter(|rank| rank.ended_silently(path)).collect();
+        let silent: Vec<&mut RankEvidence> = ranks.filter(|rank| rank.is_silent_in(path)).collect();
+        let all_lost = all_lost(&part.text, silent.len());
+        let of_whom = |rank: &&mut RankEvidence| all_lost || rank.ended_silently(path);
+        let whose: Vec<&mut RankEvidence> = silent.into_iter().filter(of_whom).collect();
         let alike = whose.len() <= 1
+            || all_lost
+            || self::all_lost(&part.text, whose.len())
             || says_alike(&part.text, whose.len())
             || part.become_common(whose.len());
         let found = match whose.len() {
@@ -226,7 +246,9 @@ impl Job {
     }
 
     /// Adds what processes say of which not even the number is known: each traceback at the end of a log is one's.
-    fn add_voices(&mut self, console: Console, path: &Path) {
+    ///
+    /// They are numbered from `first` on; returns the number of the next.
+    fn add_voices(&mut self, console: Console, path: &Path, first: u32) -> u32 {
         let shared = Arc::clone(&self.shared);
         let names = console.names;
         let named = console.ranks.into_iter().filter_map(|(label, output)| {
@@ -264,13 +286,15 @@ impl Job {
                 crate::decide::count(voices.len(), "process"),
             ));
         }
-        for (number, (host, output)) in (0..).zip(voices) {
+        let next = u32::try_from(voices.len()).map_or(first, |number| first.saturating_add(number));
+        for (number, (host, output)) in (first..next).zip(voices) {
             let rank = named.unwrap_or(number);
             let evidence = self.rank(0, rank, None, HostKey::Name(host));
             (evidence.nameless, evidence.assumed) = (named.is_none(), true);
             evidence.set_words(&output, path, &shared);
             evidence.output_shared = true;
         }
+        next
     }
 }
 
@@ -323,14 +347,28 @@ fn says_alike(text: &str, ranks: usize) -> bool {
     ends.len() >= ranks && ends.iter().all(|end| *end == ends[0])
 }
 
+/// Whether as many lines as there are ranks tell of a lost peer without a traceback, and none of another error: then also
+/// those lost one that their launcher ended meanwhile.
+fn all_lost(text: &str, ranks: usize) -> bool {
+    if ranks == 0 || traceback::has_start(text) {
+        return false;
+    }
+    let reported = reported::of(text);
+    reported.own.is_none() && reported.consequences >= ranks
+}
+
 impl RankEvidence {
+    /// Whether a launcher saw it end by itself in a log that has no words of its.
     fn ended_silently(&self, path: &Path) -> bool {
+        let by_launcher = self.status.as_ref().is_none_or(Status::by_launcher);
+        self.is_silent_in(path) && !by_launcher
+    }
+
+    /// Whether a launcher saw it end, by whatever, in a log that has no words of its.
+    fn is_silent_in(&self, path: &Path) -> bool {
         let silent = self.record.is_none() && self.words.is_none();
-        let ended = self
-            .status
-            .as_ref()
-            .is_some_and(|status| status.value != 0 && !status.by_launcher() && status.log == path);
-        silent && ended
+        let ended = |status: &Status| status.value != 0 && status.log == path;
+        silent && self.status.as_ref().is_some_and(ended)
     }
 
     fn set_words(&mut self, output: &Output, path: &Path, shared: &Shared) {

@@ -66,6 +66,11 @@ const CAUSE: &str = "The above exception was the direct cause of the following e
 
 const CONTEXT: &str = "During handling of the above exception, another exception occurred:";
 
+/// Whether the first traceback of a text is of an exception that was raised while another was handled, which is cut off.
+pub(crate) fn is_of_handler(text: &str) -> bool {
+    from_first(text).is_some_and(|found| found.trim_start().starts_with(CONTEXT))
+}
+
 /// Returns the text with what a launcher or an exception group puts before each line removed.
 ///
 /// torchrun's `--tee` and torch's own `sys.excepthook` print `[rank3]: `; groups print `  | `.
@@ -470,6 +475,14 @@ mod tests {
         );
         let context = WRAPPED.replace(CAUSE, CONTEXT);
         assert!(!super::chain(&context)[0].is_cause);
+    }
+
+    #[test]
+    fn a_handler_whose_exception_is_cut_off_is_seen() {
+        let text = WRAPPED.replace(CAUSE, CONTEXT);
+        let cut = &text[text.find(CONTEXT).expect("a link")..];
+        assert!(is_of_handler(cut) && is_of_handler(&format!("\n{cut}")));
+        assert!(!is_of_handler(&text) && !is_of_handler(""));
     }
 
     #[test]

@@ -8,7 +8,7 @@ use crate::kept::Shared;
 use crate::parse::{begin, headline};
 use crate::traceback;
 use crate::watchdog::{Place, places};
-use crate::{ending, kept};
+use crate::{ending, kept, reported};
 use memchr::{memchr_iter, memmem, memrchr};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -27,6 +27,10 @@ pub(crate) struct Words {
     pub(crate) near_end: bool,
     /// What glibc, gloo or NCCL's watchdog printed before the process aborted, and the first line that says it.
     pub(crate) last: Option<LastWords>,
+    /// What the program tells of without a traceback.
+    pub(crate) reported: Option<Box<Reported>>,
+    /// Whether C++ gave up over a thread that still ran, as it does where Python ends while others wait.
+    pub(crate) left_thread: bool,
     /// The last chain of exceptions, deepest first.
     pub(crate) chain: Vec<Told>,
     /// How many lines of other output follow the last traceback; `None` where there is no traceback.
@@ -47,6 +51,17 @@ pub(crate) struct LastWords {
     pub(crate) rule: &'static Rule,
     pub(crate) text: String,
     pub(crate) line: Option<Line>,
+}
+
+/// Errors that a program tells of in its own words, where no traceback does.
+#[derive(Debug)]
+pub(crate) struct Reported {
+    /// That it lost a peer, or waited for one in vain.
+    pub(crate) consequence: Option<LastWords>,
+    /// Another, at an error's level.
+    pub(crate) own: Option<LastWords>,
+    /// Whether that is the last.
+    pub(crate) own_is_last: bool,
 }
 
 /// One exception of a chain.
@@ -87,6 +102,12 @@ impl Words {
         let after = ending::lines_after(text);
         let is_typed = chain.iter().any(|raised| !raised.type_name.is_empty());
         let finding = (is_typed && after == Some(0)).then(|| classify::texts(&chain, text));
+        let finding = finding.map(|finding| Finding {
+            handled: finding
+                .handled
+                .or_else(|| traceback::is_of_handler(text).then(|| "its text is not here".into())),
+            ..finding
+        });
         let warned = finding.as_ref().and_then(|it| warned_cause(it, text));
         let (warned_at, finding) = match warned {
             Some((at, cause)) => (Some(at), Some(cause)),
@@ -97,6 +118,8 @@ impl Words {
             ..finding
         });
         let says = |headline: &str| first_saying(text, headline).map(line);
+        let silent = chain.is_empty() && fatal.is_none() && terminate.is_none();
+        let reported = silent.then(|| Reported::of(text, line)).flatten();
         Some(Box::new(Self {
             near_end: (fatal.is_some() || terminate.is_some()) && ending::is_near_end(text),
             fatal: fatal.map(|fatal| {
@@ -111,6 +134,8 @@ impl Words {
                     text: begin(said, MAX_TEXT).to_owned(),
                     line: says(said),
                 }),
+            reported: reported.map(Box::new),
+            left_thread: leaves_thread(text),
             chain: chain
                 .into_iter()
                 .map(|raised| Told {
@@ -146,14 +171,52 @@ impl Words {
         told.map_or(&[], |told| &told.frames)
     }
 
+    /// Returns what the rules make of its end, where that is that it lost a peer or waited for one in vain.
+    pub(crate) fn consequence(&self) -> Option<&'static Rule> {
+        let reported = self.reported.as_ref();
+        let reported = reported.and_then(|it| it.consequence.as_ref());
+        let rule = self.finding.as_ref().map(|finding| finding.rule);
+        let rule = rule.or(reported.map(|told| told.rule));
+        rule.filter(|rule| matches!(rule.role, Role::Collateral | Role::Timeout))
+    }
+
     /// Returns the first line that tells of a crash, or says what a finding is about.
     pub(crate) fn telling_line(&self, about: &str) -> Option<&Line> {
         let of_finding = self.finding.as_ref().filter(|it| *it.headline == *about);
         let of_finding = of_finding.and(self.finding_line.as_ref());
         let last = self.last.as_ref().filter(|last| last.text == about);
         let last = last.and_then(|last| last.line.as_ref());
-        let told = [self.crash_line.as_ref(), of_finding, last];
+        let own = self.reported.as_ref();
+        let own = own.and_then(|it| it.own.as_ref()?.line.as_ref());
+        let told = [self.crash_line.as_ref(), of_finding, last, own];
         told.into_iter().flatten().min_by_key(|line| line.at)
+    }
+}
+
+/// Whether a text ends with that word of C++; Python writes little after it.
+fn leaves_thread(text: &str) -> bool {
+    const TAIL: usize = 2048;
+    let tail = &text.as_bytes()[text.len().saturating_sub(TAIL)..];
+    memmem::find(tail, LEFT_THREAD.as_bytes()).is_some()
+}
+
+impl Reported {
+    fn of(text: &str, line: impl Fn(usize) -> Line) -> Option<Self> {
+        let found = reported::of(text);
+        let told = |rule, said: &str| {
+            let at = said.as_ptr().addr() - text.as_ptr().addr();
+            LastWords {
+                rule,
+                text: begin(said, MAX_TEXT).to_owned(),
+                line: Some(line(at)),
+            }
+        };
+        let speaks = found.consequence.is_some() || found.own.is_some();
+        speaks.then(|| Self {
+            consequence: found.consequence.map(|(rule, said)| told(rule, said)),
+            own: found.own.map(|said| told(rules().by_id("exit"), said)),
+            own_is_last: found.own_is_last,
+        })
     }
 }
 
@@ -287,6 +350,9 @@ pub(crate) const WAITS: &str = "store-barrier-waits";
 
 /// In their order, the rule of whatever ended NCCL's watchdog.
 const WATCHDOGS: &str = "";
+
+/// What C++ says as it gives up over a thread that is neither joined nor detached. Source: gcc/libstdc++-v3, vterminate.cc
+const LEFT_THREAD: &str = "terminate called without an active exception";
 
 /// The rule of whatever error of CUDA made a call of NCCL fail.
 const NCCL_OF_CUDA: &str = "nccl-cuda";

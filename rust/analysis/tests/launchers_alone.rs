@@ -157,3 +157,24 @@ fn a_file_that_is_no_evidence_is_nothing_found() {
         );
     }
 }
+
+#[test]
+fn a_process_that_a_record_names_is_the_rank_of_it() {
+    let job = Job::new("by-pid");
+    for rank in 0..4 {
+        let mut record = ours(rank, PEER, START);
+        let pid = 40 + rank;
+        record["firstfault"]["process"]["pid"] = serde_json::json!(pid);
+        job.record(&format!("attempt_0/rank_{rank}.n.{pid}.json"), &record);
+    }
+    // No summary tells the launchers' first ranks.
+    for (node, pid) in [(0, 41), (1, 43)] {
+        let failed = format!(
+            "E1 api.py:1002] failed (exitcode: 1) local_rank: 1 (pid: {pid}) of binary: python\n"
+        );
+        job.write(&format!("agent{node}.err"), failed);
+    }
+    let found = job.report();
+    assert_eq!(found.ranks.collateral, "0-3");
+    assert_eq!(found.ranks.primary, "");
+}

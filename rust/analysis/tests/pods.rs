@@ -212,3 +212,135 @@ fn ranks_that_fail_alike_are_not_sure_where_the_words_of_others_are_not_here() {
         assert_eq!(found.ranks.primary, "0-3");
     }
 }
+
+#[test]
+fn a_worker_that_no_launcher_lists_ended_well_where_none_was_asked_to_end() {
+    let lost = |rank: u32| labelled(&format!("[rank{rank}]: "), PEER);
+    let zero = lost(0) + &failed(0) + &summary("node0", 0, 0);
+    let one = lost(2) + &lost(3) + &closed(1) + &failed(0) + &summary("node1", 2, 0);
+    let left = (Some(1), "left_early", Confidence::Medium);
+    let job = Job::new("left");
+    job.write("train-worker-0.log", &zero);
+    job.write("train-worker-1.log", &one);
+    let found = job.report();
+    assert_eq!(cause(&found), left);
+    assert_eq!(found.root_cause.expect("a cause").host, "node0");
+    // The same in one log, where an orchestrator names the pods of its lines.
+    let job = Job::new("left");
+    let named = |name: &str, text: &str| {
+        let lines = text
+            .lines()
+            .map(|line| format!("[pod/{name}/pytorch] {line}\n"));
+        lines.collect::<String>()
+    };
+    job.write(
+        "job.log",
+        named("worker-1", &one) + &named("worker-0", &zero),
+    );
+    assert_eq!(cause(&job.report()), left);
+    // Ranks 2 and 3 of a host that is lost are none of the first launcher's.
+    let far = lost(4) + &lost(5) + &closed(1) + &failed(0) + &summary("node2", 4, 0);
+    let near = lost(0) + &lost(1) + &closed(1) + &failed(0) + &summary("node0", 0, 0);
+    let job = Job::new("lost");
+    job.write("train-worker-0.log", near);
+    job.write("train-worker-2.log", far);
+    let found = job.report();
+    assert_ne!(cause(&found).1, "left_early");
+    assert_eq!(cause(&found).0, None);
+}
+
+#[test]
+fn a_worker_that_its_launcher_ended_was_not_lost() {
+    // Nothing states how many ranks there are, and another host may be lost.
+    let lost = |rank: u32| labelled(&format!("[rank{rank}]: "), PEER);
+    let job = Job::new("there");
+    let zero = lost(0) + &closed(1) + &failed(0) + &summary("node0", 0, 0);
+    job.write("train-worker-0.log", zero);
+    let one = lost(2) + &lost(3) + &closed(1) + &failed(0) + &summary("node1", 2, 0);
+    job.write("train-worker-1.log", one);
+    let found = job.report();
+    assert_eq!((cause(&found).0, cause(&found).1), (None, "peer_lost"));
+    assert_eq!(found.suspects[0].rank, 1);
+}
+
+#[test]
+fn a_launchers_log_without_a_word_is_of_a_host_that_is_lost() {
+    for (last, category) in [("", "host_lost"), ("step 1\n", "host_lost")] {
+        let job = Job::new("quiet");
+        for rank in 0..3 {
+            let text = labelled(&format!("[rank{rank}]: "), PEER) + &failed(0);
+            let text = text + &summary(&format!("node{rank}"), rank, 0);
+            job.write(&format!("train-worker-{rank}.log"), text);
+        }
+        job.write("train-worker-3.log", last);
+        let found = job.report();
+        assert_eq!(cause(&found), (None, category, Confidence::Low));
+    }
+}
+
+#[test]
+fn ranks_whose_words_are_cut_off_are_no_cause_where_all_others_waited() {
+    let job = Job::new("cut");
+    let zero = labelled("[rank1]: ", TIMEOUT);
+    let text = zero.clone() + &failed(0) + &closed(1) + &summary("node0", 0, 0);
+    job.write("train-worker-0.log", text);
+    let one = labelled("[rank2]: ", TIMEOUT) + &closed(1) + &failed(0) + &summary("node1", 2, 0);
+    job.write("train-worker-1.log", one);
+    let found = job.report();
+    assert_eq!(cause(&found), (Some(3), "hang", Confidence::Medium));
+    // Where others lost a peer, it may have been the first.
+    let lost = labelled("[rank1]: ", PEER) + &failed(0) + &summary("node0", 0, 0);
+    job.write("train-worker-0.log", lost);
+    assert_eq!(cause(&job.report()).1, "exit_without_traceback");
+}
+
+#[test]
+fn each_of_several_logs_without_labels_has_a_voice() {
+    let job = Job::new("voices");
+    for (number, error) in [
+        (0, PEER),
+        (1, "FileNotFoundError: [Errno 2] No such file: 'a'"),
+    ] {
+        job.write(&format!("out-{number}.txt"), traceback(error));
+    }
+    assert_eq!(cause(&job.report()).1, "missing_file");
+}
+
+#[test]
+fn whom_all_waited_for_may_have_been_killed_at_last() {
+    for (error, sure) in [(TIMEOUT, Confidence::Medium), (PEER, Confidence::High)] {
+        let job = Job::new("killed");
+        let zero = labelled("[rank0]: ", error) + &failed(0);
+        let entry = summary("node0", 1, 1).replace("exitcode  : 1", "exitcode  : -9");
+        // Whom its launcher asked to end is not here.
+        let zero = zero.replace(&failed(0), "") + &entry;
+        job.write("train-worker-0.log", zero);
+        let one = labelled("[rank2]: ", error) + &labelled("[rank3]: ", error);
+        job.write(
+            "train-worker-1.log",
+            one + &failed(0) + &summary("node1", 2, 0),
+        );
+        let found = job.report();
+        assert_eq!(cause(&found), (Some(1), "killed_unknown", sure));
+    }
+}
+
+#[test]
+fn the_first_of_each_host_without_a_word_are_no_proof_of_a_setting() {
+    let entry = |host: &str, rank: u32| {
+        let first = summary(host, rank, 0);
+        let second = summary(host, rank + 1, 1).replace("exitcode  : 1", "exitcode  : -15");
+        let second = second.split_once("[0]:\n").expect("an entry").1.to_owned();
+        first.replace("  <NO_OTHER_FAILURES>\n", &format!("[1]:\n{second}"))
+    };
+    let job = Job::new("first");
+    for node in 0..2 {
+        let text = closed(1) + &failed(0) + &entry(&format!("node{node}"), 2 * node);
+        job.write(&format!("train-worker-{node}.log"), text);
+    }
+    let found = job.report();
+    assert_eq!(
+        cause(&found),
+        (None, "exit_without_traceback", Confidence::Low)
+    );
+}

@@ -2,8 +2,10 @@
 
 import ctypes
 import fcntl
+import multiprocessing
 import os
 import queue
+import re
 import signal
 import subprocess
 import sys
@@ -73,7 +75,64 @@ def slow():
     time.sleep(25)
 
 
+def full_pipe():
+    """Wait for a tool that waits until somebody reads what it says."""
+    program = "print('x' * 1_000_000)"
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE) as p:
+        p.wait()
+
+
+def slow_pattern():
+    """Look for a pattern in a way that takes for ever, and lets no other thread run."""
+    return re.match(r"(\w+\s?)+$", "shard " * 40 + "!")
+
+
+def evaluation():
+    """Evaluate for much longer than the others wait."""
+    for batch in range(0, 40_000, 10):
+        print(f"evaluating: {batch}/40000", flush=True)
+        time.sleep(2)
+
+
+def missing_marker():
+    """Wait for a file that nobody writes."""
+    while not Path("/srv/data/.complete").exists():
+        time.sleep(1)
+
+
+def _killed(_):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def pool_lost():
+    """Wait for what a process of a pool had to do when it was killed."""
+    with multiprocessing.Pool(1) as pool:
+        pool.map(_killed, range(1))
+
+
+def never_set():
+    """Wait for an event that nobody sets."""
+    threading.Event().wait()
+
+
+def store_key():
+    """Wait for a key of the store that nobody sets."""
+    import torch.distributed as dist
+
+    dist.distributed_c10d._get_default_store().wait(["shards/ready"])
+
+
 # Collectives.
+
+
+def gather():
+    """Gather what the others do not gather."""
+    return "gather"
+
+
+def swapped():
+    """Enter the same collectives in another order."""
+    return "swapped"
 
 
 def twice():

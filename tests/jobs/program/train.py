@@ -37,14 +37,16 @@ def plant(stage):
     for fault, ranks, where, attempts in PLAN["plants"]:
         concerned = ranks == "all" or RANK in ranks
         if concerned and where == stage and (attempts == "all" or ATTEMPT in attempts):
+            import faults_leaving
             import faults_settings
             import faults_waiting
 
             import faults
 
             note(fault)
-            everything = vars(faults_settings) | vars(faults_waiting) | vars(faults)
-            return everything[fault]()
+            modules = faults_leaving, faults_settings, faults_waiting, faults
+            [found] = [vars(each)[fault] for each in modules if fault in vars(each)]
+            return found()
     return None
 
 
@@ -103,7 +105,10 @@ def train(model, loader):
 
 def average(model, outcome):
     """Average the gradients over all ranks, unless this rank does something else."""
-    for number, parameter in enumerate(model.parameters()):
+    parameters = list(model.parameters())
+    if outcome == "swapped":
+        parameters.reverse()
+    for number, parameter in enumerate(parameters):
         first = number == 0
         if first and outcome == "skip":
             continue
@@ -113,6 +118,8 @@ def average(model, outcome):
         if first and outcome == "shape":
             dist.all_reduce(parameter.grad.repeat(100, 1))
             continue
+        if first and outcome == "gather":
+            dist.all_gather_object([None] * dist.get_world_size(), {"step": number})
         if first and outcome == "receive":
             dist.recv(parameter.grad, src=0)
         if first and outcome == "twice":
@@ -163,4 +170,9 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    if "catch" in PLAN:
+        import faults_leaving
+
+        faults_leaving.caught(main, PLAN["catch"])
+    else:
+        main()

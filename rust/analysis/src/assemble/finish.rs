@@ -45,7 +45,8 @@ impl Job {
         self.label_hosts();
         let mut notes = Vec::new();
         let told = !self.hosts.is_empty() && self.hosts.values().all(|host| host.reported);
-        self.is_counted = told || options.world_size.or(stated).is_some();
+        self.is_stated = options.world_size.or(stated).is_some();
+        self.is_counted = told || self.is_stated;
         if !self.is_counted {
             notes.push(
                 "the number of ranks is not stated: --world-size shows ranks that left nothing"

@@ -73,8 +73,17 @@ impl Attempt<'_> {
             confidence = confidence.min(Confidence::Medium);
             reasons.push(doubt.to_owned());
         }
+        // A lost peer's name may stand in the rest of it.
+        let is_cut = outcome.evidence.torn && outcome.evidence.record.is_none();
+        if is_cut && rule.generic && self.victims() > 0 {
+            confidence = Confidence::Low;
+        }
         let status = outcome.evidence.status.as_ref();
-        if rule.id == "killed" && !also.is_empty() && status.is_some_and(|it| it.forced.is_none()) {
+        // Who is killed is lost at once; whom all waited for may have been killed at last.
+        let waited_for =
+            !self.with_end(End::Timeout).is_empty() && self.with_end(End::Collateral).is_empty();
+        let is_untold = status.is_some_and(|it| it.forced.is_none());
+        if rule.id == "killed" && is_untold && (!also.is_empty() || waited_for) {
             confidence = confidence.min(Confidence::Medium);
             reasons.push("whether its launcher killed it is not told".to_owned());
         }

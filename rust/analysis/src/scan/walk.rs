@@ -242,7 +242,7 @@ fn log(path: &Path, found: &mut Evidence) -> bool {
     };
     let plain = dress::plain(&excerpt.text);
     let text = &*plain.text;
-    let (agents, console) = (logs::agents(path, text), console(path, &plain));
+    let (agents, console) = (logs::agents_of(path, &plain), console(path, &plain));
     let (facts, exits) = (facts(path, text), exits(path, text));
     let is_one = !agents.is_empty() || console.is_some() || !facts.is_empty() || !exits.is_empty();
     if is_one && excerpt.skipped > 0 {

@@ -78,8 +78,15 @@ fn words(attempt: &Attempt<'_>, decision: &Decision) -> String {
         .unwrap_or_default()
 }
 
-fn category(decision: &Decision) -> String {
-    let uniform = matches!(decision.subject, Subject::Uniform(_))
+fn category(attempt: &Attempt<'_>, decision: &Decision) -> String {
+    let is_uniform = match &decision.subject {
+        // Some that left with 1 and without a word may be victims.
+        Subject::Uniform(ranks) => {
+            !attempt.others_ended() || ranks.iter().any(|&rank| !attempt.left_with_one(rank))
+        }
+        _ => false,
+    };
+    let uniform = is_uniform
         .then_some(decision.rule.uniform_category.as_ref())
         .flatten();
     uniform.unwrap_or(&decision.rule.category).clone()
@@ -96,7 +103,11 @@ pub(crate) fn one_line(attempt: &Attempt<'_>, decision: &Decision) -> String {
         ),
         Subject::Job(_) => String::new(),
     };
-    format!("{who}{}, {}", category(decision), title(attempt, decision))
+    format!(
+        "{who}{}, {}",
+        category(attempt, decision),
+        title(attempt, decision)
+    )
 }
 
 /// The host of ranks that are all on one, where those of others came further: its disk or its image is at fault.
@@ -151,7 +162,7 @@ pub(super) fn root_cause(attempt: &Attempt<'_>, decision: &Decision, number: u32
         local_rank: rank.and_then(|rank| attempt.outcomes.get(&rank)?.evidence.local_rank),
         host,
         attempt: number,
-        category: category(decision),
+        category: category(attempt, decision),
         title: title(attempt, decision),
         class: decision.rule.class,
         confidence: decision.confidence,

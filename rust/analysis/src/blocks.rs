@@ -1,0 +1,136 @@
+//! Ranks of which no launcher tells, where the others of its host do: a launcher has the ranks from its first to the next
+//! launcher's first, all of torchrun's have as many, and each tells of those that did not end well.
+
+use crate::assemble::{HostKey, Job, Status};
+use crate::logs::AgentLog;
+use std::collections::{BTreeMap, BTreeSet};
+
+impl Job {
+    /// Gives ranks their hosts, and how they ended, where the launchers' summaries tell of all but them.
+    pub(crate) fn fill_blocks(&mut self, agents: &[AgentLog]) {
+        if agents.is_empty() {
+            return;
+        }
+        let mut attempts = self.attempts.iter();
+        let (Some((&attempt, ranks)), None) = (attempts.next(), attempts.next()) else {
+            return;
+        };
+        let known: BTreeSet<u32> = ranks.keys().copied().collect();
+        let Some(blocks) = blocks(agents, &known) else {
+            return;
+        };
+        // Directories of launchers tell more.
+        let in_directory = |rank: &u32| {
+            let known = ranks.get(rank);
+            known.is_some_and(|known| matches!(known.host, HostKey::Run(_)))
+        };
+        let untold: Vec<(u32, u32, &AgentLog)> = blocks
+            .into_iter()
+            .filter(|(rank, ..)| ranks.get(rank).is_none_or(|known| known.status.is_none()))
+            .collect();
+        if untold.is_empty() || untold.iter().any(|(rank, ..)| in_directory(rank)) {
+            return;
+        }
+        let listed = agents.iter().flat_map(|agent| &agent.entries);
+        let listed = listed.filter_map(|entry| entry.pid);
+        let told = ranks.values().filter_map(|rank| rank.status.as_ref()?.pid);
+        let listed: BTreeSet<u32> = listed.chain(told).collect();
+        let closed = agents.iter().flat_map(|agent| &agent.closed);
+        let closed: BTreeSet<u32> = closed
+            .copied()
+            .filter(|pid| !listed.contains(pid))
+            .collect();
+        let found = asked(&untold, &closed).filter(|found| {
+            // Several that ended well may be several of which the log has lost more.
+            let is_silent = |rank: &u32| ranks.get(rank).is_none_or(|known| known.words.is_none());
+            let well = untold.iter().map(|(rank, ..)| rank);
+            well.filter(|rank| is_silent(rank) && !found.contains_key(rank))
+                .count()
+                <= 1
+        });
+        for (rank, local_rank, agent) in untold {
+            let host = agent.entries.first().map(|entry| entry.host.clone());
+            let host = HostKey::Name(host.unwrap_or_default());
+            let is_new = !self.attempts[&attempt].contains_key(&rank);
+            let pid = found.as_ref().and_then(|found| found.get(&rank));
+            if is_new && found.is_none() {
+                // It ended well, or its launcher ended it.
+                continue;
+            }
+            let evidence = self.rank(attempt, rank, Some(local_rank), host.clone());
+            evidence.host_is(host);
+            if let Some(pid) = pid.filter(|_| evidence.words.is_none()) {
+                let name = agent.path.file_name().unwrap_or_default();
+                let forced = agent.forced.contains(pid);
+                evidence.status = Some(Status {
+                    value: if forced { -9 } else { -15 },
+                    time_ns: None,
+                    source: name.to_string_lossy().into_owned(),
+                    log: agent.path.clone(),
+                    pid: Some(*pid),
+                    forced: Some(forced),
+                    asked: Some(true),
+                });
+            }
+        }
+    }
+}
+
+/// The ranks of all launchers, with their local ranks; `None` where these do not have as many each as one whose last is
+/// known.
+fn blocks<'a>(
+    agents: &'a [AgentLog],
+    known: &BTreeSet<u32>,
+) -> Option<Vec<(u32, u32, &'a AgentLog)>> {
+    // A summary without the worker that its launcher named first is cut off.
+    let is_whole = |agent: &AgentLog| {
+        let [first] = &agent.failed[..] else {
+            return false;
+        };
+        let mut entries = agent.entries.iter();
+        agent.signalled.is_none() && entries.any(|entry| entry.local_rank == first.local_rank)
+    };
+    if !agents.iter().all(is_whole) {
+        return None;
+    }
+    let mut bases: BTreeMap<u32, &AgentLog> = BTreeMap::new();
+    for agent in agents {
+        bases.insert(agent.base()?, agent);
+    }
+    let mut firsts = bases.keys().skip(1);
+    let size = match firsts.next() {
+        Some(second) => *second,
+        None => known.last()?.checked_add(1)?,
+    };
+    let has_last = |base: &u32| known.contains(&base.saturating_add(size.saturating_sub(1)));
+    let is_regular = bases.len() == agents.len()
+        && (0..)
+            .zip(bases.keys())
+            .all(|(number, base): (u32, _)| number.checked_mul(size) == Some(*base));
+    let ranks = |(base, agent): (u32, &'a AgentLog)| {
+        (0..size).map(move |local| (base.saturating_add(local), local, agent))
+    };
+    let is_told =
+        bases.keys().any(has_last) && *known.last()? < bases.keys().last()?.saturating_add(size);
+    (is_regular && is_told).then(|| bases.into_iter().flat_map(ranks).collect())
+}
+
+/// Which of the ranks were asked to end, and their process IDs: workers of one launcher are numbered one after another.
+///
+/// `None` where that does not tell.
+fn asked(untold: &[(u32, u32, &AgentLog)], closed: &BTreeSet<u32>) -> Option<BTreeMap<u32, u32>> {
+    if closed.is_empty() {
+        return Some(BTreeMap::new());
+    }
+    let mut found: BTreeMap<u32, u32> = BTreeMap::new();
+    for (rank, local_rank, agent) in untold {
+        let entry = agent.entries.first()?;
+        let first = entry.pid?.checked_sub(entry.local_rank)?;
+        let pid = first.checked_add(*local_rank)?;
+        if closed.contains(&pid) {
+            found.insert(*rank, pid);
+        }
+    }
+    let told: BTreeSet<u32> = found.values().copied().collect();
+    (told == *closed && told.len() == found.len()).then_some(found)
+}

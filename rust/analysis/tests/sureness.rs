@@ -239,19 +239,6 @@ fn words_without_an_exception_are_no_proof() {
 }
 
 #[test]
-fn a_kill_whose_peers_only_waited_may_be_of_a_rank_that_hung() {
-    const WAITED: &str = "RuntimeError: [../third_party/gloo/gloo/transport/tcp/unbound_buffer.cc:81] Timed out waiting 8000ms for recv operation to complete";
-    for (error, expected) in [(WAITED, Confidence::Medium), (PEER, Confidence::High)] {
-        let job = Job::new("waited");
-        let victims: String = (1..4).map(|rank| labelled(rank, error)).collect();
-        let end = failed(-9, 0, 20) + &summary(&[(0, -9, 20), (1, 1, 21), (2, 1, 22), (3, 1, 23)]);
-        job.write("train.log", victims + &closing(21) + &end);
-        let found = job.report();
-        assert_eq!(cause(&found), (Some(0), "killed_unknown", expected));
-    }
-}
-
-#[test]
 fn of_several_launchers_without_summaries_nothing_tells_the_ranks() {
     let job = Job::new("launchers");
     job.write(

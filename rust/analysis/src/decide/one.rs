@@ -87,14 +87,6 @@ impl Attempt<'_> {
             confidence = confidence.min(Confidence::Medium);
             reasons.push("whether its launcher killed it is not told".to_owned());
         }
-        // Peers see the connections of a dead process closed.
-        let waited = !self.with_end(End::Timeout).is_empty();
-        if rule.id == "killed" && waited && self.with_end(End::Collateral).is_empty() {
-            confidence = confidence.min(Confidence::Medium);
-            reasons.push(
-                "the others waited in vain, as for a rank that hangs until it is killed".to_owned(),
-            );
-        }
         if let Some(parent) = &outcome.evidence.by_child {
             reasons.push(format!(
                 "a child process of it failed so, and it for that: {parent}"

@@ -1,8 +1,9 @@
-"""What happens to a job's files on their way: other orders, clocks, cuts and names."""
+"""What happens to a job's files: other orders, clocks, cuts, names and forms."""
 
 import random
 import re
-from collections.abc import Callable, Iterator
+from codecs import BOM_UTF8
+from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime, timedelta
 
 Files = dict[str, bytes]
@@ -103,6 +104,34 @@ def names(files: Files) -> Iterator[Variant]:
         renamed = re.sub(r"^console\.log$", "job-output.txt", renamed)
         other[renamed] = data
     yield "other names", other
+
+
+def forms(files: Files) -> Iterator[Variant]:
+    """Yield the logs in forms that say the same."""
+
+    def each(form: Callable[[bytes], bytes]) -> Files:
+        return {k: form(v) if LOG.search(k) else v for k, v in files.items()}
+
+    def lines(form: bytes) -> Files:
+        return each(lambda data: re.sub(rb"(?m)^(.*)$\n?", form, data.rstrip(b"\n")))
+
+    yield "from Windows", each(lambda v: BOM_UTF8 + re.sub(rb"\r?\n", b"\r\n", v))
+    yield "coloured, indented", lines(b"    \x1b[31m\\1\x1b[0m\n")
+    yield "each line twice", lines(rb"\1\n\1\n")
+
+
+def joined(ranks: Mapping[int, bytes], margin: str) -> bytes:
+    """Return one log of all ranks, whose lines come in turns, each after a margin."""
+    waiting = {
+        rank: [margin.format(rank).encode() + line for line in data.splitlines(True)]
+        for rank, data in ranks.items()
+    }
+    log = []
+    while any(waiting.values()):
+        for rank, left in waiting.items():
+            log += left[:3]
+            waiting[rank] = left[3:]
+    return b"".join(log)
 
 
 def _node(name: str) -> str | None:

@@ -483,6 +483,8 @@ mod tests {
             ("[trainer3]: ", Label::Local(3)),
             ("3: ", Label::Task(3)),
             (" 3: ", Label::Task(3)),
+            ("[3] ", Label::Task(3)),
+            ("[3]: ", Label::Task(3)),
             ("[1,3]<stderr>:", Label::Task(3)),
             ("[3]<stderr>:", Label::Task(3)),
             ("[1,mpirank:3,algo-1]<stderr>:", Label::Task(3)),

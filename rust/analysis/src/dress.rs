@@ -66,13 +66,15 @@ const MAX_NAMES: usize = 1 << 16;
 pub(crate) fn plain(text: &str) -> Plain<'_> {
     let text = whole::dedented(without_colours(text));
     let (margins, terminal) = (Margins::of(&text), Terminal::of(&text));
-    let mut plain = if margins.is_none() && terminal.is_none() && !json::may_be(&text) {
+    let doubled = whole::is_doubled(&text);
+    let wrapped = !margins.is_none() || terminal.is_some() || json::may_be(&text);
+    let mut plain = if !wrapped && !doubled {
         Plain {
             text,
             ..Plain::default()
         }
     } else {
-        unwrapped(&text, &margins, terminal)
+        unwrapped(&text, &margins, terminal, doubled)
     };
     for repaired in [boxes::opened, flush::indented] {
         if let Some(text) = repaired(&plain.text) {
@@ -82,10 +84,19 @@ pub(crate) fn plain(text: &str) -> Plain<'_> {
     plain
 }
 
-fn unwrapped(text: &str, margins: &Margins, terminal: Option<Terminal>) -> Plain<'static> {
+fn unwrapped(
+    text: &str,
+    margins: &Margins,
+    terminal: Option<Terminal>,
+    doubled: bool,
+) -> Plain<'static> {
     let mut out = Builder::default();
+    let mut last = None;
     let mut lines = text.lines().enumerate().peekable();
     while let Some((index, line)) = lines.next() {
+        if doubled && whole::is_second(&mut last, line) {
+            continue;
+        }
         let number = index + 1;
         let next = lines.peek().map(|(_, next)| *next);
         let broken = terminal.is_some_and(|terminal| terminal.goes_on(line, next));

@@ -136,6 +136,10 @@ impl Job {
                         Some(failed.local_rank),
                         host.clone(),
                     );
+                    // Which of several launchers is the first, only their numbers tell.
+                    let is_new = evidence.record.is_none() && evidence.status.is_none();
+                    let is_first = agents.len() == 1 || agent.is_numbered(0);
+                    evidence.nameless |= told.is_none() && is_new && !is_first;
                     evidence.assumed |= told.is_none();
                     let source = format!("{at}:{}", failed.line);
                     let (asked, forced) = agent.ended(failed.pid);
@@ -208,6 +212,14 @@ impl Job {
             let zone = (offset as f64 / 900.0).round() as i64 * 900;
             ((offset - zone).abs() <= 2 && zone.abs() <= 15 * 3600).then_some(zone)
         })
+    }
+}
+
+impl AgentLog {
+    /// Whether this is the number of its task, or the one at the end of its log's name.
+    fn is_numbered(&self, number: u32) -> bool {
+        let of_name = || self.path.file_stem().and_then(last_number);
+        self.task.or_else(of_name) == Some(number)
     }
 }
 

@@ -231,6 +231,64 @@ fn the_cause_is_found_among_tracebacks_that_nothing_labels() {
 }
 
 #[test]
+fn a_margin_that_tells_the_rank_is_believed() {
+    for form in [
+        "[rank {}] ",
+        "Rank {}: ",
+        "rank={} | ",
+        "(rank {}) ",
+        "rank{}: ",
+        "12:00:01 [RANK={}] ",
+    ] {
+        let job = Job::new("margin");
+        let lines =
+            ranks().map(|(rank, text)| prefixed(&form.replace("{}", &rank.to_string()), &text));
+        job.write("train.log", lines.concat());
+        let found = job.report();
+        assert_eq!(cause(&found).0, Some(2), "{form}");
+        assert_eq!(found.ranks.collateral, "0-1,3", "{form}");
+    }
+    // A number among those of one host, or of something else, is none of all ranks.
+    for form in ["[local rank {}] ", "crank {}: "] {
+        let job = Job::new("margin");
+        let lines =
+            ranks().map(|(rank, text)| prefixed(&form.replace("{}", &rank.to_string()), &text));
+        job.write("train.log", lines.concat());
+        assert_eq!(
+            job.report().root_cause.and_then(|cause| cause.rank),
+            None,
+            "{form}"
+        );
+    }
+}
+
+#[test]
+fn each_line_twice_and_a_byte_order_mark_change_nothing() {
+    let text: String = ranks()
+        .iter()
+        .map(|(rank, text)| prefixed(&format!("[rank{rank}]: "), text))
+        .collect();
+    let twice: String = text
+        .lines()
+        .map(|line| format!("{line}\n{line}\n"))
+        .collect();
+    let judged = |text: &str| {
+        let job = Job::new("twice");
+        job.write("train.log", text);
+        let found = job.report();
+        let (rank, category, confidence) = cause(&found);
+        (
+            rank,
+            category.to_owned(),
+            confidence,
+            found.ranks.collateral.clone(),
+        )
+    };
+    assert_eq!(judged(&twice), judged(&text));
+    assert_eq!(judged(&format!("\u{feff}{text}")), judged(&text));
+}
+
+#[test]
 fn a_rank_that_a_path_tells_is_assumed() {
     let job = Job::new("path");
     for (rank, text) in ranks() {

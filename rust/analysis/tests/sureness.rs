@@ -237,3 +237,19 @@ fn words_without_an_exception_are_no_proof() {
     let found = analyze(std::slice::from_ref(&job.0), &all).expect("readable");
     assert_eq!(cause(&found), (None, "ecc_error", Confidence::Medium));
 }
+
+#[test]
+fn of_several_launchers_without_summaries_nothing_tells_the_ranks() {
+    let job = Job::new("launchers");
+    job.write(
+        "train.log",
+        failed(1, 1, 20).replace(" 77 ", " 78 ") + &failed(-11, 0, 30),
+    );
+    let found = job.report().root_cause.expect("a worker crashed");
+    assert_eq!((found.rank, found.category.as_str()), (None, "segfault"));
+    // The log of the first of them, by its name.
+    let job = Job::new("first");
+    job.write("worker-0.log", failed(-11, 1, 20));
+    job.write("worker-1.log", closing(30));
+    assert_eq!(cause(&job.report()).0, Some(1));
+}

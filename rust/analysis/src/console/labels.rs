@@ -139,9 +139,23 @@ pub(super) fn bracketed(line: &str) -> Option<(&str, u32, &str)> {
     (is_name && number < MAX_RANK).then_some((letters, number, without_blank(rest)))
 }
 
-/// Reads `3: rest`. Source: srun(1), `--label`
+/// Reads `3: rest` and `[3] rest`.
+///
+/// Source: srun(1), `--label`; mpiexec of MPICH, `-prepend-rank`
 pub(crate) fn task(line: &str) -> Option<(u32, &str)> {
-    let (number, rest) = line.trim_start_matches(' ').split_once(':')?;
+    let line = line.trim_start_matches(' ');
+    if let Some(line) = line.strip_prefix('[') {
+        let (number, rest) = line.split_once(']')?;
+        let number = number.parse().ok().filter(|number| *number < MAX_RANK)?;
+        if rest.starts_with('<') {
+            return None;
+        }
+        return Some((
+            number,
+            without_blank(rest.strip_prefix(':').unwrap_or(rest)),
+        ));
+    }
+    let (number, rest) = line.split_once(':')?;
     let number = number.parse().ok().filter(|number| *number < MAX_RANK)?;
     // `14:03:22` is a time.
     (!rest.starts_with(|c: char| c.is_ascii_digit())).then(|| (number, without_blank(rest)))

@@ -1,7 +1,8 @@
 //! What container runtimes, orchestrators and loggers put before each line: names of processes, streams and times.
 
-use super::repeated::Repeated;
+use super::repeated::{self, Repeated};
 use regex::Regex;
+use std::cell::LazyCell;
 use std::sync::LazyLock;
 
 /// Which margins a log has.
@@ -66,6 +67,8 @@ static TIME: LazyLock<Regex> = LazyLock::new(|| {
         r"^\[?(?:\d{4}-\d\d-\d\d[T ])?\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?\]?(?: [|-])? ",
     )
 });
+/// A number that is a task's where such numbers label the whole log.
+static NUMBER: LazyLock<Regex> = LazyLock::new(|| regex(r"^ *\[\d+\]:? ?$"));
 
 /// So many lines tell which margins a log has.
 const LOOKED_AT: usize = 400;
@@ -95,6 +98,8 @@ impl Margins {
         };
         let times = has_times(text, &found);
         let found = Self { times, ..found };
+        let tasks = LazyCell::new(|| crate::console::are_tasks(text));
+        let is_label = |margin: &str| is_label(margin) || NUMBER.is_match(margin) && *tasks;
         let others = Repeated::of(text, |line| found.take_off(line), is_label);
         Self { others, ..found }
     }
@@ -146,13 +151,25 @@ impl Margins {
             return Some((Margin::default(), &line[found.end()..]));
         }
         let mut others = self.others.iter();
-        let (host, rest) = others.find_map(|other| other.read(line))?;
+        let (said, rest) = others.find_map(|other| other.read(line))?;
+        let rank = rank(said);
+        let host = repeated::host(said).filter(|_| rank.is_none());
         let margin = Margin {
             name: host.map(str::to_owned),
-            ..Margin::default()
+            rank,
+            goes_on: false,
         };
         Some((margin, rest))
     }
+}
+
+/// Reads the rank in a margin that no launcher's form is: `[rank 3] `, `rank=3 | `, `12:00:01 Rank 3: `.
+fn rank(margin: &str) -> Option<u32> {
+    static RANK: LazyLock<Regex> =
+        LazyLock::new(|| regex(r"(?i)(?:^|[^a-z_])(local |node |group )?rank[ :=_-]{0,2}(\d+)\b"));
+    let found = RANK.captures(margin)?;
+    let is_global = found.get(1).is_none();
+    found[2].parse().ok().filter(|_| is_global)
 }
 
 /// Whether a margin says whose the line is, which the readers of whole logs tell; or is part of a traceback's own form.

@@ -70,9 +70,10 @@ impl Repeated {
     }
 
     /// Returns the host that the margin before a line names, where it is nothing but a name, and the rest of the line.
-    pub(super) fn read<'t>(&self, line: &'t str) -> Option<(Option<&'t str>, &'t str)> {
+    /// Returns the margin of a line, and the rest of it.
+    pub(super) fn read<'t>(&self, line: &'t str) -> Option<(&'t str, &'t str)> {
         let margin = self.pattern.find(line)?;
-        Some((host(margin.as_str()), &line[margin.end()..]))
+        Some((margin.as_str(), &line[margin.end()..]))
     }
 }
 
@@ -96,7 +97,7 @@ fn pattern(margin: &str) -> Option<Regex> {
 }
 
 /// Reads `node7: ` of pdsh and clush; the names of streams and of levels are no hosts.
-fn host(margin: &str) -> Option<&str> {
+pub(super) fn host(margin: &str) -> Option<&str> {
     const OTHERS: &[&str] = &["stderr", "stdout", "error", "warning", "info", "debug"];
     let name = margin.strip_suffix(": ")?;
     let is_name = name.chars().any(|c| c.is_ascii_alphabetic())
@@ -123,8 +124,8 @@ mod tests {
     fn read(margin: &str) -> Option<(Option<String>, String)> {
         let text = format!("{margin}{START}:\n{margin}  File \"a\", line 1, in f\n");
         let found = of(&text);
-        let (host, rest) = found.first()?.read(text.lines().nth(1)?)?;
-        Some((host.map(str::to_owned), rest.to_owned()))
+        let (margin, rest) = found.first()?.read(text.lines().nth(1)?)?;
+        Some((host(margin).map(str::to_owned), rest.to_owned()))
     }
 
     #[test]

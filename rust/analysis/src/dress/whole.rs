@@ -45,6 +45,40 @@ fn common<'m>(margin: &'m str, line: &str) -> &'m str {
     &margin[..same.take_while(|(one, other)| one == other).count()]
 }
 
+/// So many lines tell whether each stands twice.
+const LOOKED_AT: usize = 400;
+
+/// Whether a log has each line twice, as where its two handlers or streams end in one file.
+///
+/// Processes that print the same in step do not do so with the lines that name a rank or an exit status.
+pub(super) fn is_doubled(text: &str) -> bool {
+    const ONCE: &[&str] = &["[rank", "exitcode"];
+    let (mut last, mut all, mut seconds, mut told) = (None, 0_usize, 0_usize, false);
+    let mut before = "";
+    for line in text.lines().take(LOOKED_AT) {
+        all += 1;
+        if is_second(&mut last, line) {
+            // What a program says again and again is no copy.
+            if line == before && !line.is_empty() {
+                return false;
+            }
+            before = line;
+            seconds += 1;
+            told |= ONCE.iter().any(|words| line.contains(words));
+        }
+    }
+    told && seconds * 20 >= all * 9
+}
+
+/// Whether a line is the one before it once more; `last` is the line before, if that is not such a one itself.
+pub(super) fn is_second<'t>(last: &mut Option<&'t str>, line: &'t str) -> bool {
+    if last.take() == Some(line) {
+        return true;
+    }
+    *last = Some(line);
+    false
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -60,5 +94,20 @@ mod tests {
         ] {
             assert_eq!(dedented(Cow::Borrowed(text)), expected, "{text}");
         }
+    }
+
+    #[test]
+    fn a_log_is_doubled_where_a_ranks_own_lines_are() {
+        let twice = |text: &str| -> String {
+            let lines = text.lines();
+            lines.map(|line| format!("{line}\n{line}\n")).collect()
+        };
+        assert!(is_doubled(&twice("step 1\n\n\n[rank1]: KeyError: 'a'\n")));
+        // Two processes in step, a program that repeats itself, and a log without a copy.
+        assert!(!is_doubled(&twice("step 1\nKeyError: 'a'\n")));
+        assert!(!is_doubled(&"[rank1]: waits\n".repeat(9)));
+        assert!(!is_doubled(
+            "[rank1]: a\n[rank1]: a\n[rank1]: b\n[rank1]: c\n"
+        ));
     }
 }

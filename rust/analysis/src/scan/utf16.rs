@@ -1,23 +1,24 @@
-//! Logs in UTF-16, as PowerShell redirects into, read as UTF-8.
+//! Logs in UTF-16, as PowerShell redirects into, read as UTF-8, and those in UTF-8 without a byte order mark.
 
 use std::io::{self, Cursor, Read};
 
 /// How many bytes are decoded at a time.
 const CHUNK: usize = 64 << 10;
 
-/// Returns what reads a log as UTF-8: the log itself, unless it begins with UTF-16's byte order mark.
+/// Returns what reads a log as UTF-8, without a byte order mark: decoded where it begins with that of UTF-16.
 pub(super) fn decoded<'r>(mut log: impl Read + 'r) -> io::Result<Box<dyn Read + 'r>> {
     let mut first = Vec::new();
-    log.by_ref().take(2).read_to_end(&mut first)?;
+    log.by_ref().take(3).read_to_end(&mut first)?;
     let is_big = match first[..] {
-        [0xff, 0xfe] => false,
-        [0xfe, 0xff] => true,
+        [0xff, 0xfe, ..] => false,
+        [0xfe, 0xff, ..] => true,
+        [0xef, 0xbb, 0xbf] => return Ok(Box::new(log)),
         _ => return Ok(Box::new(Cursor::new(first).chain(log))),
     };
     Ok(Box::new(Utf16 {
         log,
         is_big,
-        raw: Vec::new(),
+        raw: first.split_off(2),
         out: Cursor::default(),
     }))
 }
@@ -103,5 +104,6 @@ mod tests {
             assert_eq!(read(text.as_bytes()), text);
         }
         assert_eq!(read(&[0xff, 0xfe, b'a']), "");
+        assert_eq!(read("\u{feff}step 1\n".as_bytes()), "step 1\n");
     }
 }

@@ -28,7 +28,19 @@ impl Job {
             .into_iter()
             .filter(|(rank, ..)| ranks.get(rank).is_none_or(|known| known.status.is_none()))
             .collect();
-        if untold.is_empty() || untold.iter().any(|(rank, ..)| in_directory(rank)) {
+        // Where a launcher's own ranks speak in its log, one that speaks in another is none of them.
+        let speaks_in = |rank: &u32| ranks.get(rank)?.output_path.as_deref();
+        let own = |agent: &AgentLog| {
+            let mut entries = agent.entries.iter();
+            entries.any(|entry| speaks_in(&entry.rank) == Some(&agent.path))
+        };
+        let is_anothers = |(rank, _, agent): &(u32, u32, &AgentLog)| {
+            speaks_in(rank).is_some_and(|path| path != agent.path) && own(agent)
+        };
+        if untold.is_empty()
+            || untold.iter().any(|(rank, ..)| in_directory(rank))
+            || untold.iter().any(is_anothers)
+        {
             return;
         }
         let listed = agents.iter().flat_map(|agent| &agent.entries);

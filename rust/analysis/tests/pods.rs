@@ -56,6 +56,20 @@ fn a_worker_that_torchrun_ended_and_did_not_list_was_there() {
 }
 
 #[test]
+fn a_rank_that_speaks_in_another_log_is_not_of_the_only_launcher_that_sums_up() {
+    let job = Job::new("cut");
+    let zero = labelled("[rank0]: ", PEER) + &labelled("[rank1]: ", PEER);
+    let zero = zero + &failed(0) + &summary("node0", 0, 0);
+    job.write("train-worker-0.log", zero);
+    let one = labelled("[rank2]: ", PEER) + &labelled("[rank3]: ", "ValueError: bad batch");
+    job.write("train-worker-1.log", one);
+    let found = job.report();
+    let root = found.root_cause.as_ref().expect("a cause");
+    assert_eq!((root.rank, root.host.as_str()), (Some(3), ""));
+    assert_eq!(found.ranks.succeeded, "");
+}
+
+#[test]
 fn whom_a_launcher_ended_in_another_attempt_or_with_itself_is_not_counted() {
     let attempts = closed(1) + &failed(0) + &closed(1) + &failed(0);
     let ended = format!(

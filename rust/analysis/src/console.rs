@@ -9,8 +9,8 @@ use crate::logs::ROOT_CAUSE;
 use crate::parse::begin;
 use labels::{
     barriers, block, from_traceback, is_end_of_launcher, is_last_of_launcher, is_launcher,
-    is_of_barrier, is_rule, is_workers, last_of_launchers, launcher_reports, split, unjoined,
-    watchdogs,
+    is_of_barrier, is_rule, is_workers, last_of_launchers, launcher_reports, split,
+    tells_of_barriers, unjoined, watchdogs,
 };
 use std::collections::{BTreeMap, HashSet};
 use std::path::{Path, PathBuf};
@@ -102,6 +102,7 @@ pub(crate) fn console(path: &Path, plain: &Plain<'_>) -> Option<Console> {
     let mut inside = Inside::default();
     let mut by_logger = false;
     let mut of_block = None;
+    let has_barriers = tells_of_barriers(&plain.text);
     let (mut barrier, mut before) = (None, "");
     for (index, raw) in plain.text.lines().enumerate() {
         // A progress bar has no line of its own.
@@ -140,8 +141,10 @@ pub(crate) fn console(path: &Path, plain: &Plain<'_>) -> Option<Console> {
         let own_word = speaker.or(of_block).or_else(|| watchdogs(line));
         let in_barrier = barrier.filter(|_| is_of_barrier(line, before));
         // The last line of a traceback stays with it.
-        let told = barriers(line).filter(|_| !crate::traceback::is_headline(line));
-        barrier = told.or(in_barrier);
+        let told = has_barriers.then(|| barriers(line)).flatten();
+        barrier = told
+            .filter(|_| !crate::traceback::is_headline(line))
+            .or(in_barrier);
         before = line;
         let Some(label) = own_word.or(barrier) else {
             console.unlabelled.push(from_traceback(line), index + 1);

@@ -16,50 +16,56 @@ const CASE: u64 = 0x2020_2020_2020_2020;
 /// daachorse) takes two to three times as long, and ten times as long to build.
 #[derive(Debug)]
 pub(crate) struct Literals {
-    /// The bits of a window's bytes: as many as the shortest text has, at most [`WINDOW`].
+    /// The bits of a window's bytes: those of the shortest text.
     mask: u64,
     /// The bits of all beginnings' hashes.
     filter: Box<[u64; (1 << FILTER_BITS) / 64]>,
-    /// In order of their beginnings.
+    /// In order of their windows.
     texts: Box<[Literal]>,
 }
 
 #[derive(Debug)]
 struct Literal {
-    /// A window of its first bytes, the same for each case.
+    /// Its first bytes, up to a register full, the same for each case, and the bits that they take of one.
     beginning: u64,
+    mask: u64,
     text: Box<[u8]>,
     owner: usize,
 }
 
 impl Literal {
-    /// Whether a text begins with it.
-    fn begins(&self, text: &[u8]) -> bool {
-        // Of a hundred that begin alike most end otherwise.
-        let last = self.text.len() - 1;
-        text.get(last)
-            .is_some_and(|byte| byte.eq_ignore_ascii_case(&self.text[last]))
-            && text[..last].eq_ignore_ascii_case(&self.text[..last])
+    fn new(text: &str, owner: usize) -> Self {
+        let mask = mask(text.len());
+        Self {
+            beginning: (first(text.as_bytes()) | CASE) & mask,
+            mask,
+            text: text.as_bytes().into(),
+            owner,
+        }
+    }
+
+    /// Whether a text begins with it, whose first bytes these are.
+    fn begins(&self, first: u64, text: &[u8]) -> bool {
+        // Of a hundred whose first four bytes are the same most differ in the next four.
+        let is_alike = (first | CASE) & self.mask == self.beginning;
+        is_alike
+            && text
+                .get(..self.text.len())
+                .is_some_and(|text| text.eq_ignore_ascii_case(&self.text))
     }
 }
 
 impl Literals {
     /// Returns what finds these texts, none of them empty.
     pub(crate) fn new<'t>(texts: impl Iterator<Item = (&'t str, usize)>) -> Self {
-        let texts: Vec<_> = texts.filter(|(text, _)| !text.is_empty()).collect();
-        let shortest = texts.iter().map(|(text, _)| text.len()).min();
-        let window = shortest.unwrap_or(WINDOW).min(WINDOW);
-        let mask = u64::MAX >> (8 * (WINDOW - window));
-        let literal = |(text, owner): (&str, usize)| Literal {
-            beginning: beginning(text.as_bytes(), mask),
-            text: text.as_bytes().into(),
-            owner,
-        };
-        let mut texts: Vec<Literal> = texts.into_iter().map(literal).collect();
-        texts.sort_by_key(|literal| literal.beginning);
+        let texts = texts.filter(|(text, _)| !text.is_empty());
+        let mut texts: Vec<Literal> = texts.map(|(text, of)| Literal::new(text, of)).collect();
+        let shortest = texts.iter().map(|literal| literal.mask).min();
+        let mask = shortest.unwrap_or_default();
+        texts.sort_by_key(|literal| literal.beginning & mask);
         let mut filter = Box::new([0; _]);
         for literal in &texts {
-            let (word, bit) = place(literal.beginning);
+            let (word, bit) = place(literal.beginning & mask);
             filter[word] |= 1 << bit;
         }
         Self {
@@ -74,13 +80,13 @@ impl Literals {
     pub(crate) fn find<'t>(&'t self, text: &'t [u8]) -> impl Iterator<Item = (usize, usize)> + 't {
         let places = std::iter::successors(self.next(text, 0), move |&at| self.next(text, at + 1));
         places.flat_map(move |at| {
-            let beginning = self.beginning(&text[at..]);
-            let from = self
-                .texts
-                .partition_point(|literal| literal.beginning < beginning);
+            let rest = &text[at..];
+            let (first, window) = (first(rest), self.window(rest));
+            let of = |literal: &Literal| literal.beginning & self.mask;
+            let from = self.texts.partition_point(|literal| of(literal) < window);
             let alike = self.texts[from..].iter();
-            let alike = alike.take_while(move |literal| literal.beginning == beginning);
-            let here = alike.filter(move |literal| literal.begins(&text[at..]));
+            let alike = alike.take_while(move |literal| of(literal) == window);
+            let here = alike.filter(move |literal| literal.begins(first, rest));
             here.map(move |literal| (at, literal.owner))
         })
     }
@@ -88,7 +94,7 @@ impl Literals {
     /// Returns the next place where one of the texts may begin.
     fn next(&self, text: &[u8], from: usize) -> Option<usize> {
         let may_begin = |text: &[u8]| {
-            let (word, bit) = place(self.beginning(text));
+            let (word, bit) = place(self.window(text));
             self.filter[word] >> bit & 1 == 1
         };
         let mut windows = text.get(from..)?.windows(WINDOW);
@@ -99,13 +105,14 @@ impl Literals {
         })
     }
 
-    fn beginning(&self, text: &[u8]) -> u64 {
-        beginning(text, self.mask)
+    fn window(&self, text: &[u8]) -> u64 {
+        (first(text) | CASE) & self.mask
     }
 }
 
-fn beginning(text: &[u8], mask: u64) -> u64 {
-    (first(text) | CASE) & mask
+/// Returns the bits that so many bytes take of a register, or all of them.
+fn mask(length: usize) -> u64 {
+    u64::MAX >> (8 * WINDOW.saturating_sub(length))
 }
 
 fn first(text: &[u8]) -> u64 {

@@ -122,6 +122,11 @@ pub(super) fn barriers(line: &str) -> Option<Label> {
     Some(Label::Rank(number))
 }
 
+/// Whether a log has such a line: to look at each costs more than to read it.
+pub(super) fn tells_of_barriers(text: &str) -> bool {
+    memchr::memmem::find(text.as_bytes(), b"monitoredBarrier").is_some()
+}
+
 /// Whether a line goes on with what such a rank says: what it met, which is the next line.
 pub(super) fn is_of_barrier(line: &str, before: &str) -> bool {
     const ORIGINAL: &str = "Original exception:";

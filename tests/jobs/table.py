@@ -2,6 +2,7 @@
 
 import table_alike
 import table_alone
+import table_caught
 import table_ended
 import table_gone
 import table_leaving
@@ -17,6 +18,7 @@ JOBS: tuple[Job, ...] = (
     *table_waiting.JOBS,
     *table_several.JOBS,
     *table_leaving.JOBS,
+    *table_caught.JOBS,
     *table_stuck.JOBS,
     *table_gone.JOBS,
 )

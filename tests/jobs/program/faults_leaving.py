@@ -203,8 +203,13 @@ def caught(main, how):
     try:
         main()
     except Exception as e:
-        if how == "print":
-            print(f"training failed: {type(e).__name__}: {e}", flush=True)
+        words = {
+            "print": f"training failed: {type(e).__name__}: {e}",
+            "repr": repr(e),
+            "say": f"Error: {e}",
+        }
+        if how in words:
+            print(words[how], flush=True)
             os._exit(1)
         logging.basicConfig(format=form)
         logger = logging.getLogger("trainer")

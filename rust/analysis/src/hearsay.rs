@@ -3,7 +3,7 @@
 use crate::classify::{self, Role, Rule, rules};
 use crate::decide::{Attempt, Decision, Subject};
 use crate::ending::{is_teardown, shape};
-use crate::reported::is_error;
+use crate::reported::{is_error, shows_class};
 use crate::schema::Confidence;
 use crate::traceback::{chain, has_start, is_headline, split};
 use crate::words::WAITS;
@@ -151,15 +151,18 @@ fn judged(line: &str) -> Option<(usize, &'static Rule)> {
             let exception = is_headline(line);
             let class = if exception { split(line).0 } else { "" };
             let rule = rules().by_text(class, line, "");
-            rule.or_else(|| exception.then(|| rules().by_id("exception")))?
+            let shown = || exception || shows_class(line);
+            rule.or_else(|| shown().then(|| rules().by_id("exception")))?
         }
     };
     let order = match rule.role {
+        // That a peer was lost is said of whatever ended that.
+        Role::Collateral => 6,
         _ if rule.generic => 4,
         Role::Primary => 0,
         Role::Ambiguous => 1,
         Role::Timeout => 2,
-        Role::Collateral | Role::Host => 3,
+        Role::Host => 3,
     };
     Some((order, rule))
 }

@@ -1,8 +1,11 @@
-//! Errors that a program tells of without a traceback: what its own logger calls one, and that it lost a peer.
+//! Errors that a program tells of without a traceback: what its own logger calls one, what a handler of its prints, and
+//! that it lost a peer.
 
 use crate::classify::{Role, Rule, rules};
 use crate::ending::is_teardown;
 use crate::words::WAITS;
+use regex::Regex;
+use std::sync::LazyLock;
 
 /// So many of a program's own last lines are looked at: in a log of several ranks each may have one.
 const LAST_LINES: usize = 12;
@@ -54,8 +57,33 @@ pub(crate) fn of(text: &str) -> Reported<'_> {
     found
 }
 
-/// Whether a logger calls a line an error: by its level, at the beginning or behind a time, a name or brackets.
+/// Whether a line tells of an error: by the level that a logger gives it, or as a handler prints an exception.
 pub(crate) fn is_error(line: &str) -> bool {
+    static WORD: LazyLock<Regex> = LazyLock::new(|| {
+        Regex::new(r"^(?:(?:An )?[Ee]rror(?: [a-z]+){0,4}|Exception): *[^\s\d]")
+            .expect("it is tested")
+    });
+    is_leveled(line) || WORD.is_match(line) || shows_class(line)
+}
+
+/// Whether a handler printed an exception and its class in a line: `failed: ValueError: x`, `ValueError('x')`.
+pub(crate) fn shows_class(line: &str) -> bool {
+    static CLASS: LazyLock<Regex> = LazyLock::new(|| {
+        let class = r"(?:[a-z_]\w*\.)*[A-Z]\w*(?:Error|Exception)";
+        let behind = r"(?:: |> |\] )";
+        // At the beginning of a line it is the last of a traceback, or of what Python ignores.
+        let forms = format!(r#"{behind}{class}: \S|(?:^|{behind}){class}\(['"\d]"#);
+        Regex::new(&forms).expect("it is tested")
+    });
+    // Most lines need no more looking at.
+    ["Error", "Exception"]
+        .iter()
+        .any(|word| line.contains(word))
+        && CLASS.is_match(line)
+}
+
+/// Whether a logger calls a line an error: by its level, at the beginning or behind a time, a name or brackets.
+fn is_leveled(line: &str) -> bool {
     const LEVELS: &[&str] = &["ERROR", "CRITICAL", "FATAL"];
     // As a field of an object, or of a line of fields.
     const KEYS: &[&str] = &[
@@ -104,6 +132,12 @@ mod tests {
             "2026-11-30 14:35:21.250 | ERROR    | trainer.data:next:88 - no samples",
             "[11/30/26 14:35:36] ERROR    no samples             data.py:88",
             "FATAL: rank 2: no samples",
+            "training failed: ValueError: no samples",
+            "training failed: my.data.ShardError: no samples",
+            "ValueError('no samples')",
+            "[rank 2] KeyError(41)",
+            "Error: no samples",
+            "An error occurred while reading: no samples",
             "[ERROR] trainer: no samples",
             "{\"ts\": 1796049338.5, \"level\": \"error\", \"msg\": \"no samples\"}",
             "time=2026-11-30T14:34:53Z level=error msg=\"no samples\"",
@@ -116,6 +150,10 @@ mod tests {
             "step 3 loss 0.1",
             "[/g/gloo/transport/tcp/debug_logger.cc:9] ERROR failed to connect, willRetry=1",
             "2026-11-30 14:34:53,652 WARNING trainer: slow",
+            "error: 0.31",
+            "Exception ignored in atexit callback: <built-in function unlink>",
+            "FileNotFoundError: [Errno 2] No such file or directory: 'a'",
+            "raise ValueError('no samples')",
         ] {
             assert!(!is_error(line), "{line}");
         }

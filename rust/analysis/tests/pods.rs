@@ -394,3 +394,21 @@ fn the_first_of_each_host_without_a_word_are_no_proof_of_a_setting() {
         (None, "exit_without_traceback", Confidence::Low)
     );
 }
+
+#[test]
+fn a_line_of_each_task_is_enough_where_srun_speaks() {
+    let lost = format!("training failed: {PEER}");
+    let said = format!(
+        "0: step 0\n1: training failed: IndexError: list index out of range\n2: {lost}\n0: {lost}\n\
+         srun: error: node0: task 1: Exited with exit code 1\nsrun: Terminating StepId=41295.0\n\
+         srun: error: node0: task 0: Exited with exit code 1\nsrun: error: node1: task 2: Exited with exit code 1\n"
+    );
+    let job = Job::new("srun-short");
+    job.write("slurm-41295.out", said);
+    let found = job.report();
+    assert_eq!(
+        cause(&found),
+        (Some(1), "exit_without_traceback", Confidence::Medium)
+    );
+    assert_eq!(found.ranks.collateral, "0,2");
+}

@@ -20,12 +20,18 @@ pub(crate) enum Label {
 
 /// Whether the numbers before a colon label the lines: most have one, and these are the numbers of tasks.
 ///
-/// What is posted of a large job may show few of its tasks: of these at least half raise, as no list's items do.
+/// What is posted of a large job may show few of its tasks: of these at least half raise, as no list's items do. Where
+/// srun speaks itself, a line or two of each will do.
 pub(crate) fn are_tasks(text: &str) -> bool {
-    let mut all = 0_usize;
+    const SRUN: [&str; 2] = ["srun: ", "slurmstepd: "];
+    let (mut all, mut by_srun) = (0_usize, false);
     let mut raising = BTreeSet::new();
     let mut numbers: BTreeMap<u32, usize> = BTreeMap::new();
     for line in text.lines().filter(|line| !line.trim().is_empty()) {
+        if SRUN.iter().any(|name| line.starts_with(name)) {
+            by_srun = true;
+            continue;
+        }
         all += 1;
         if let Some((number, rest)) = task(line) {
             *numbers.entry(number).or_default() += 1;
@@ -41,7 +47,7 @@ pub(crate) fn are_tasks(text: &str) -> bool {
     let most = numbers.keys().next_back().map_or(0, |most| *most as usize);
     // A list counts once; tasks speak again and again, and nearly all of them do.
     labelled * 10 >= all * 7
-        && labelled >= numbers.len() * 3
+        && (by_srun || labelled >= numbers.len() * 3)
         && (numbers.len() * 2 > most || numbers.len() == 1 || raising.len() * 2 >= numbers.len())
 }
 

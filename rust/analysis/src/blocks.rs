@@ -5,6 +5,9 @@ use crate::assemble::{HostKey, Job, Status};
 use crate::logs::AgentLog;
 use std::collections::{BTreeMap, BTreeSet};
 
+/// No launcher starts more; a file that tells of a rank further on is mistaken.
+const MAX_WORKERS: u32 = 1 << 10;
+
 impl Job {
     /// Gives ranks their hosts, and how they ended, where the launchers' summaries tell of all but them.
     pub(crate) fn fill_blocks(&mut self, agents: &[AgentLog]) {
@@ -114,6 +117,9 @@ fn blocks<'a>(
         Some(second) => *second,
         None => known.last()?.checked_add(1)?,
     };
+    if size > MAX_WORKERS {
+        return None;
+    }
     let has_last = |base: &u32| known.contains(&base.saturating_add(size.saturating_sub(1)));
     let is_regular = bases.len() == agents.len()
         && (0..)

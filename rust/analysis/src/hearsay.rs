@@ -43,7 +43,7 @@ pub(crate) fn last(text: &str) -> Option<(usize, &'static Rule)> {
         let judged = judged(line);
         let waits = judged.is_some_and(|(_, rule)| rule.id == WAITS);
         let judged = judged.filter(|_| own == waiting || !waits);
-        // What a logger calls an error, and no rule knows, ends a program where nothing follows it.
+        // What is told as an error, and no rule knows, ends a program where nothing follows it.
         let reported =
             || (own == 0 && !line.starts_with(' ') && is_error(line)).then(|| (REPORTED, exit()));
         if let Some((order, rule)) = judged.or_else(reported)

@@ -53,8 +53,8 @@ impl Outcome<'_> {
         true
     }
 
-    /// A rank that tells without a traceback what it met: that it lost a peer, or, where nothing else tells of its end,
-    /// what its logger calls an error.
+    /// A rank that tells without a traceback what it met: that it lost a peer, or, where nothing else tells of its end, an
+    /// error of its own.
     fn by_report(&mut self) -> bool {
         let words = self.evidence.words.as_ref();
         let Some(reported) = words.and_then(|words| words.reported.as_ref()) else {

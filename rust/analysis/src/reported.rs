@@ -20,7 +20,7 @@ pub(crate) struct Reported<'a> {
     pub(crate) consequence: Option<(&'static Rule, &'a str)>,
     /// How many do.
     pub(crate) consequences: usize,
-    /// The last at an error's level that tells of something else.
+    /// The last that tells of another error.
     pub(crate) own: Option<&'a str>,
     /// Whether that is the last of them all.
     pub(crate) own_is_last: bool,
@@ -122,7 +122,7 @@ mod tests {
     const LOST: &str = "training failed: RuntimeError: [/g/pair.cc:561] Connection closed by peer [10.1.0.12]:58534. This is typically caused by a remote worker crashing.";
 
     #[test]
-    fn loggers_mark_errors_in_many_ways() {
+    fn errors_are_told_in_many_ways() {
         for line in [
             "ERROR: no samples",
             "CRITICAL:root:no samples",

@@ -58,7 +58,7 @@ pub(crate) struct LastWords {
 pub(crate) struct Reported {
     /// That it lost a peer, or waited for one in vain.
     pub(crate) consequence: Option<LastWords>,
-    /// Another, at an error's level.
+    /// Another.
     pub(crate) own: Option<LastWords>,
     /// Whether that is the last.
     pub(crate) own_is_last: bool,

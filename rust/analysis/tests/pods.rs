@@ -56,6 +56,23 @@ fn a_worker_that_torchrun_ended_and_did_not_list_was_there() {
 }
 
 #[test]
+fn a_mistaken_rank_beside_a_launcher_takes_no_memory() {
+    let job = Job::new("mistaken");
+    let log = labelled("[rank0]: ", PEER) + &failed(0) + &summary("node0", 0, 0);
+    job.write("train-worker-0.log", log);
+    let record = r#"{"message": {"message": "ValueError: x", "extraInfo": {"py_callstack": "", "timestamp": "1795970006"}}, "firstfault": {"final": true, "rank": {"rank": 4294967290}}}"#;
+    job.write("error.json", record);
+    let found = job.report();
+    assert_eq!(
+        (
+            found.ranks.primary.as_str(),
+            found.ranks.collateral.as_str()
+        ),
+        ("4294967290", "0")
+    );
+}
+
+#[test]
 fn a_rank_that_speaks_in_another_log_is_not_of_the_only_launcher_that_sums_up() {
     let job = Job::new("cut");
     let zero = labelled("[rank0]: ", PEER) + &labelled("[rank1]: ", PEER);

@@ -69,7 +69,6 @@ impl Repeated {
         found
     }
 
-    /// Returns the host that the margin before a line names, where it is nothing but a name, and the rest of the line.
     /// Returns the margin of a line, and the rest of it.
     pub(super) fn read<'t>(&self, line: &'t str) -> Option<(&'t str, &'t str)> {
         let margin = self.pattern.find(line)?;
@@ -96,7 +95,8 @@ fn pattern(margin: &str) -> Option<Regex> {
     Regex::new(&pattern).ok()
 }
 
-/// Reads `node7: ` of pdsh and clush; the names of streams and of levels are no hosts.
+/// Reads the host in a margin that is nothing but a name, as `node7: ` of pdsh and clush; the names of streams and of
+/// levels are no hosts.
 pub(super) fn host(margin: &str) -> Option<&str> {
     const OTHERS: &[&str] = &["stderr", "stdout", "error", "warning", "info", "debug"];
     let name = margin.strip_suffix(": ")?;

@@ -293,6 +293,25 @@ mod tests {
     }
 
     #[test]
+    fn that_a_peer_was_lost_says_less_than_what_ended_it() {
+        let lost = "training failed: RuntimeError: [/g/pair.cc:561] Connection closed by peer [10.1.0.12]:58534\n";
+        for (own, rule) in [
+            (
+                "training failed: IndexError: list index out of range\n",
+                "exception",
+            ),
+            (
+                "training failed: OSError: [Errno 28] No space left on device\n",
+                "disk-full",
+            ),
+        ] {
+            assert_eq!(read(&format!("{own}{lost}")), Some((0, rule)));
+            assert_eq!(read(&format!("{lost}{own}")), Some((1, rule)));
+        }
+        assert_eq!(read(lost), Some((0, "peer-lost-gloo")));
+    }
+
+    #[test]
     fn a_loop_that_goes_on_has_survived() {
         let error = "ERROR:root:skipping a line\nValueError: x\n";
         let steps = |from: u32, to: u32| -> String {

@@ -162,3 +162,32 @@ impl Shared {
         new
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::classify::classify;
+
+    #[test]
+    fn a_failure_that_came_twice_is_known() {
+        let shared = Shared::default();
+        let failure = || Failure {
+            message: "ValueError: x".to_owned(),
+            callstack: "Traceback (most recent call last):\n".to_owned(),
+            ..Failure::default()
+        };
+        let (finding, frames) = (classify(&failure()), Arc::from(Vec::new()));
+        let hash = shared.hash(&failure());
+        for _ in 0..2 {
+            assert!(shared.judged(hash, &failure()).is_none());
+            shared.remember(hash, &mut failure(), &finding, &frames);
+        }
+        let known = shared.judged(hash, &failure()).expect("it came twice");
+        assert_eq!(known.0.rule.id, finding.rule.id);
+        let other = Failure {
+            callstack: "elsewhere".to_owned(),
+            ..failure()
+        };
+        assert!(shared.judged(hash, &other).is_none());
+    }
+}

@@ -13,13 +13,21 @@ impl<T> ByRank<T> {
     }
 
     pub(crate) fn get(&self, rank: &u32) -> Option<&T> {
-        let is_it = |(known, _): &&(u32, T)| known == rank;
-        let at_home = usize::try_from(*rank).ok().and_then(|at| self.0.get(at));
-        let found = at_home.filter(is_it).or_else(|| {
-            let at = self.0.partition_point(|(known, _)| known < rank);
-            self.0.get(at).filter(is_it)
-        });
-        found.map(|(_, value)| value)
+        self.0.get(self.place(*rank)?).map(|(_, value)| value)
+    }
+
+    pub(crate) fn get_mut(&mut self, rank: &u32) -> Option<&mut T> {
+        let place = self.place(*rank)?;
+        self.0.get_mut(place).map(|(_, value)| value)
+    }
+
+    fn place(&self, rank: u32) -> Option<usize> {
+        let is_it = |&at: &usize| self.0.get(at).is_some_and(|(known, _)| *known == rank);
+        let at_home = usize::try_from(rank).ok().filter(is_it);
+        at_home.or_else(|| {
+            let at = self.0.partition_point(|(known, _)| *known < rank);
+            Some(at).filter(is_it)
+        })
     }
 
     pub(crate) fn len(&self) -> usize {

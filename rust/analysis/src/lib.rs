@@ -43,6 +43,7 @@ mod ended;
 mod ending;
 mod exits;
 mod explain;
+mod followers;
 mod hang;
 mod hearsay;
 mod history;

@@ -1,5 +1,6 @@
 //! Logs of one rank each, whose names end in its number: where torch's labels in some of them say the same number, or
-//! srun tells of tasks of these numbers, it is so of those without a label, and of those in which nobody speaks.
+//! srun tells of tasks of these numbers, it is so of those without a label, and of those in which nobody speaks. Where
+//! nothing at all tells a rank, it is taken to be so of workers' logs in each of which one process speaks.
 
 use crate::console::{Console, Label};
 use crate::exits::Exit;
@@ -21,12 +22,17 @@ const FIRST_AND_REST: &[(&str, &str)] = &[
     ("workerpool0", "workerpool1"),
 ];
 
+/// What one process of a job is called. Of a node or a job there may be several.
+const WORKERS: &[&str] = &["worker", "replica", "trainer", "task", "proc", "process"];
+
 /// Logs that differ in the number at the ends of their names alone.
 #[derive(Default)]
 struct Series<'a> {
     /// By their places: the log of the one before the first, where there is such, and the others by their numbers.
     logs: BTreeMap<Place, Log<'a>>,
     other: bool,
+    /// Whether several processes end in one of them.
+    shared: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -66,6 +72,8 @@ pub(crate) fn ranks_of(
                 continue;
             }
         };
+        series.shared |=
+            console.is_some_and(|it| crate::voices::apart(it.unlabelled.clone()).len() > 1);
         series.logs.insert(place, log);
     }
     for agent in agents {
@@ -75,10 +83,12 @@ pub(crate) fn ranks_of(
         }
     }
     let tasks: BTreeSet<u32> = exits.iter().filter_map(Exit::task).collect();
-    let told = all
-        .into_values()
-        .filter(|series| series.is_of_ranks() || series.is_of(&tasks));
-    told.flat_map(Series::untold).collect()
+    // Beside whatever tells of ranks, or of another series, it may be of anything.
+    let nothing_tells = all.len() == 1 && agents.is_empty() && exits.is_empty();
+    let told = all.into_iter().filter(|(name, series)| {
+        series.is_of_ranks() || series.is_of(&tasks) || nothing_tells && series.is_of_workers(name)
+    });
+    told.flat_map(|(_, series)| series.untold()).collect()
 }
 
 /// Returns the logs in which nobody speaks, and whose names differ in their number alone from those of several launchers.
@@ -110,6 +120,16 @@ impl Series<'_> {
         let known = tasks.iter().filter(|task| (**task as usize) < all).count();
         let is_known = known == all || known == tasks.len();
         self.is_whole() && is_known && known >= LEAST && known * 2 >= all
+    }
+
+    /// Whether its logs are those of workers, of one process each, in none of which a rank is told.
+    fn is_of_workers(&self, name: &str) -> bool {
+        let name = Path::new(name).file_stem().unwrap_or_default();
+        let name = name.to_string_lossy();
+        let words = name.trim_end_matches(|c: char| !c.is_ascii_alphanumeric());
+        let is_named = WORKERS.iter().any(|worker| words.ends_with(worker));
+        let is_untold = self.logs.values().all(|log| log.rank().is_none());
+        is_named && is_untold && !self.shared && self.is_whole() && self.logs.len() >= LEAST
     }
 
     /// Whether its places have no gap, as a log of another job would leave, all that tell their ranks tell their places,

@@ -1,5 +1,7 @@
 //! What logs in which many ranks speak add to a job: the last words of ranks that left nothing else.
 
+mod first;
+mod late;
 mod parts;
 
 use crate::assemble::{HostKey, Job, RankEvidence, Status};
@@ -27,11 +29,16 @@ impl Job {
         let mut lost = 0;
         for mut console in consoles {
             self.folded |= console.is_folded();
-            let mut of_file = agents.iter().filter(|agent| agent.path == console.path);
+            let of_file = agents.iter().filter(|agent| agent.path == console.path);
+            let of_file: Vec<&AgentLog> = of_file.collect();
+            let late = late::take_late(&mut console.ranks, &of_file);
             // Of several launchers' words in one log nothing tells where an attempt of one ends.
-            let agent = of_file.next().filter(|_| of_file.next().is_none());
+            let agent = match of_file[..] {
+                [agent] => Some(agent),
+                _ => None,
+            };
             let ends = agent.map_or_else(Vec::new, AgentLog::ends);
-            let numbers = Numbering::of(&console, agent);
+            let numbers = Numbering::of(&console, agent, !late.is_empty());
             let host = console.host().map(str::to_owned);
             let mut locals: Vec<(u32, Output)> = Vec::new();
             for (label, mut output) in std::mem::take(&mut console.ranks) {
@@ -71,6 +78,14 @@ impl Job {
                         }
                         _ => lost += 1,
                     },
+                }
+            }
+            for (rank, attempt, output) in late {
+                let ranks = self.attempts.get(&attempt);
+                let known = ranks.and_then(|ranks| ranks.get(&rank));
+                // What it wrote at once says more of its end.
+                if known.is_none_or(|known| known.words.is_none()) {
+                    self.add_words(attempt, rank, false, output, &console.path, None);
                 }
             }
             let shared = Arc::clone(&self.shared);
@@ -222,12 +237,19 @@ impl Job {
         let silent: Vec<&mut RankEvidence> = ranks.filter(|rank| rank.is_silent_in(path)).collect();
         let all_lost = all_lost(&part.text, silent.len());
         let of_whom = |rank: &&mut RankEvidence| all_lost || rank.ended_silently(path);
-        let whose: Vec<&mut RankEvidence> = silent.into_iter().filter(of_whom).collect();
+        let mut whose: Vec<&mut RankEvidence> = silent.into_iter().filter(of_whom).collect();
         let alike = whose.len() <= 1
             || all_lost
             || self::all_lost(&part.text, whose.len())
             || says_alike(&part.text, whose.len())
             || part.become_common(whose.len());
+        let first = first::first_ended(&whose).filter(|_| !alike);
+        if let Some((first, own)) = first.zip(first::own_words(&part)) {
+            let rank = whose.swap_remove(first);
+            rank.set_words(&own, path, &shared);
+            (rank.output_shared, rank.words_assumed) = (true, true);
+            return Whose::Known;
+        }
         let found = match whose.len() {
             _ if !alike => Whose::Unclear,
             0 => Whose::Nobodys,
@@ -387,11 +409,14 @@ struct Numbering {
     base: Option<u32>,
     has_ranks: bool,
     tasks_are_hosts: bool,
+    /// Whether the ranks on a host are those of several hosts.
+    of_hosts: bool,
 }
 
 impl Numbering {
-    fn of(console: &Console, agent: Option<&AgentLog>) -> Self {
+    fn of(console: &Console, agent: Option<&AgentLog>, of_hosts: bool) -> Self {
         Self {
+            of_hosts,
             base: agent.and_then(AgentLog::base),
             has_ranks: console
                 .ranks
@@ -407,7 +432,7 @@ impl Numbering {
         match label {
             Label::Rank(rank) => Some((rank, false)),
             // Beside labels that tell the rank these are of several hosts.
-            Label::Local(_) if self.has_ranks => None,
+            Label::Local(_) if self.has_ranks || self.of_hosts => None,
             Label::Local(local) => Some((
                 self.base.unwrap_or(0).saturating_add(local),
                 self.base.is_none(),

@@ -129,11 +129,13 @@ fn attempt(job: &Job, number: u32) -> Attempt<'_> {
     let missing: BTreeSet<u32> = (0..job.world_size.min(MAX_WORLD))
         .filter(|rank| !ranks.contains_key(rank))
         .collect();
-    Attempt {
+    let mut attempt = Attempt {
         job,
         outcomes: ByRank::in_order(outcomes),
         missing,
-    }
+    };
+    attempt.note_followers();
+    attempt
 }
 
 fn describe_attempt(report: &mut Report, attempt: &Attempt<'_>) {

@@ -29,6 +29,8 @@ pub(crate) struct RankEvidence {
     pub(crate) output_path: Option<PathBuf>,
     /// Whether others' lines are among those of its output.
     pub(crate) output_shared: bool,
+    /// Whether its words are taken for its own because of the order in which workers ended.
+    pub(crate) words_assumed: bool,
     /// How many processes end by its exception in the log that tells of no other's end; 0 where that is not so.
     pub(crate) chorus: usize,
     /// Whether the last line of its output has no end, as where a log was cut.
@@ -91,6 +93,7 @@ impl RankEvidence {
             words: None,
             output_path: None,
             output_shared: false,
+            words_assumed: false,
             chorus: 0,
             torn: false,
             uncaught: false,

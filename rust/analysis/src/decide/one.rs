@@ -54,6 +54,13 @@ impl Attempt<'_> {
             reasons
                 .push("its own logger shows the exception, which it may have survived".to_owned());
         }
+        if outcome.evidence.words_assumed {
+            confidence = confidence.min(Confidence::Medium);
+            reasons.push(
+                "no label tells whose these words are: its launcher saw it end before the others"
+                    .to_owned(),
+            );
+        }
         if let Some(reason) = outcome.handled() {
             confidence = confidence.min(Confidence::Medium);
             reasons.push(reason);

@@ -4,6 +4,7 @@ use crate::console::Output;
 use crate::logs::AgentLog;
 use crate::traceback;
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 /// Returns the parts of an output by the attempt in which they were said.
 pub(super) fn attempts(output: Output, ends: &[usize]) -> Vec<(u32, Output)> {
@@ -33,6 +34,29 @@ impl Output {
         self.lines = common.lines.iter().map(number).collect();
         self.text = common.text;
         true
+    }
+
+    /// Takes out the lines of these numbers.
+    pub(super) fn take_lines(&mut self, numbers: Range<usize>) -> Self {
+        let mut taken = Self {
+            uncaught: self.uncaught,
+            by_logger: self.by_logger,
+            ..Self::default()
+        };
+        let (mut text, mut lines) = (String::new(), Vec::new());
+        for (line, &number) in self.text.lines().zip(&self.lines) {
+            let (text, lines) = match numbers.contains(&number) {
+                true => (&mut taken.text, &mut taken.lines),
+                false => (&mut text, &mut lines),
+            };
+            text.push_str(line);
+            text.push('\n');
+            lines.push(number);
+        }
+        taken.torn = self.torn && taken.lines.last() == self.lines.last();
+        self.torn &= !taken.torn;
+        (self.text, self.lines) = (text, lines);
+        taken
     }
 
     /// Leaves out a traceback that begins after a launcher's summary, and all that follows; returns whether there is one.

@@ -2,10 +2,11 @@
 //! srun tells of tasks of these numbers, it is so of those without a label, and of those in which nobody speaks. Where
 //! nothing at all tells a rank, it is taken to be so of workers' logs in each of which one process speaks.
 
-use crate::console::{Console, Label};
+use crate::console::{Console, Label, Output};
 use crate::exits::Exit;
 use crate::logs::AgentLog;
 use crate::speakers::rank_of_name;
+use crate::voices;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
@@ -26,13 +27,14 @@ const FIRST_AND_REST: &[(&str, &str)] = &[
 const WORKERS: &[&str] = &["worker", "replica", "trainer", "task", "proc", "process"];
 
 /// Logs that differ in the number at the ends of their names alone.
-#[derive(Default)]
 struct Series<'a> {
     /// By their places: the log of the one before the first, where there is such, and the others by their numbers.
     logs: BTreeMap<Place, Log<'a>>,
     other: bool,
-    /// Whether several processes end in one of them.
-    shared: bool,
+    /// Whether each of them ends in the failure of one process.
+    all_failed: bool,
+    /// Whether one of these lost a peer.
+    lost: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -60,7 +62,7 @@ pub(crate) fn ranks_of(
         let Some((name, place)) = numbered(path) else {
             continue;
         };
-        let series = all.entry(name).or_default();
+        let series = all.entry(name).or_insert_with(Series::new);
         let labels: Vec<&Label> = console.iter().flat_map(|it| it.ranks.keys()).collect();
         let by_name = console.and_then(|_| rank_of_name(path));
         let log = match (&labels[..], by_name) {
@@ -72,14 +74,15 @@ pub(crate) fn ranks_of(
                 continue;
             }
         };
-        series.shared |=
-            console.is_some_and(|it| crate::voices::apart(it.unlabelled.clone()).len() > 1);
+        let as_victim = console.and_then(|it| ends_as_victim(&it.unlabelled));
+        series.all_failed &= as_victim.is_some();
+        series.lost |= as_victim == Some(true);
         series.logs.insert(place, log);
     }
     for agent in agents {
         // What a launcher says is of several ranks.
         if let Some((name, _)) = numbered(&agent.path) {
-            all.entry(name).or_default().other = true;
+            all.entry(name).or_insert_with(Series::new).other = true;
         }
     }
     let tasks: BTreeSet<u32> = exits.iter().filter_map(Exit::task).collect();
@@ -107,7 +110,23 @@ pub(crate) fn quiet_launchers(agents: &[AgentLog], quiet: &[PathBuf]) -> Vec<Pat
     quiet.iter().filter(of_launcher).cloned().collect()
 }
 
+/// Whether the one process that speaks in an output ends as a victim; `None` where it does not fail, or there are several.
+fn ends_as_victim(output: &Output) -> Option<bool> {
+    let voices = voices::apart(output.clone());
+    let as_victim = output.ends_as_victim();
+    as_victim.filter(|_| voices.len() == 1)
+}
+
 impl Series<'_> {
+    fn new() -> Self {
+        Self {
+            logs: BTreeMap::new(),
+            other: false,
+            all_failed: true,
+            lost: false,
+        }
+    }
+
     fn is_of_ranks(&self) -> bool {
         let told = self.logs.values().filter(|log| log.rank().is_some());
         let known = told.count();
@@ -122,14 +141,15 @@ impl Series<'_> {
         self.is_whole() && is_known && known >= LEAST && known * 2 >= all
     }
 
-    /// Whether its logs are those of workers, of one process each, in none of which a rank is told.
+    /// Whether its logs are those of workers in none of which a rank is told, and that all failed for one that failed.
     fn is_of_workers(&self, name: &str) -> bool {
         let name = Path::new(name).file_stem().unwrap_or_default();
         let name = name.to_string_lossy();
         let words = name.trim_end_matches(|c: char| !c.is_ascii_alphanumeric());
         let is_named = WORKERS.iter().any(|worker| words.ends_with(worker));
         let is_untold = self.logs.values().all(|log| log.rank().is_none());
-        is_named && is_untold && !self.shared && self.is_whole() && self.logs.len() >= LEAST
+        let is_job = self.all_failed && self.lost;
+        is_named && is_untold && is_job && self.is_whole() && self.logs.len() >= LEAST
     }
 
     /// Whether its places have no gap, as a log of another job would leave, all that tell their ranks tell their places,

@@ -4,7 +4,7 @@
 use crate::assemble::RankEvidence;
 use crate::classify::{self, Role};
 use crate::console::Output;
-use crate::{reported, traceback, voices};
+use crate::{ending, reported, traceback, voices};
 
 /// Returns the place of the worker that its launcher saw end before it asked all the others to.
 pub(super) fn first_ended(workers: &[&mut RankEvidence]) -> Option<usize> {
@@ -26,11 +26,25 @@ pub(super) fn own_words(output: &Output) -> Option<Output> {
     }
     let (lost, mut own): (Vec<Output>, Vec<Output>) = voices::apart(output.clone())
         .into_iter()
-        .partition(tells_of_lost_peer);
+        .partition(|voice| voice.ends_as_victim() == Some(true));
     own.pop().filter(|_| own.is_empty() && !lost.is_empty())
 }
 
-fn tells_of_lost_peer(voice: &Output) -> bool {
-    let rule = classify::texts(&traceback::chain(&voice.text), &voice.text).rule;
-    matches!(rule.role, Role::Collateral | Role::Timeout)
+impl Output {
+    /// Whether it ends in a word of a peer that was lost or waited for, not of another failure; `None` where it ends in
+    /// neither.
+    pub(crate) fn ends_as_victim(&self) -> Option<bool> {
+        let role = match ending::lines_after(&self.text) {
+            Some(0) => classify::texts(&traceback::chain(&self.text), &self.text)
+                .rule
+                .role,
+            Some(_) => return None,
+            None => {
+                let reported = reported::of(&self.text);
+                let own = reported.own.map(|_| Role::Primary);
+                own.or(reported.consequence.map(|(rule, _)| rule.role))?
+            }
+        };
+        Some(matches!(role, Role::Collateral | Role::Timeout))
+    }
 }

@@ -28,6 +28,8 @@ pub(crate) struct Exit {
     pub(crate) pid: Option<u32>,
     /// Whether the launcher had begun to end its processes by then, so that it may be the sender of the signal.
     pub(crate) after_others: bool,
+    /// Whether the launcher had said by then that it ends all of its processes.
+    pub(crate) ending: bool,
 }
 
 /// Which process it was.
@@ -301,6 +303,7 @@ pub(crate) fn exits(path: &Path, text: &str) -> Vec<Exit> {
                 }
                 let asked = [-9, -15, 137, 143].contains(&said.status);
                 found.push(Exit {
+                    ending,
                     path: path.to_owned(),
                     line: index + 1,
                     who,
@@ -369,6 +372,7 @@ fn of_shell(path: &Path, text: &str) -> Option<Exit> {
         host: None,
         pid: None,
         after_others: false,
+        ending: false,
     })
 }
 

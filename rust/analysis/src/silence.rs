@@ -187,6 +187,11 @@ impl Attempt<'_> {
         if let Some(decision) = self.alone_unasked(&quiet) {
             return Some(decision);
         }
+        // Those that srun ended ran until then.
+        let passed_over = quiet.iter().copied().filter(|&it| self.is_passed_over(it));
+        let passed_over: Vec<u32> = passed_over.take(2).collect();
+        let one_left = timeouts.is_empty() && passed_over.len() == 1;
+        let quiet = if one_left { passed_over } else { quiet };
         match quiet[..] {
             [] => None,
             // What its launcher ended because of another was there still as that one lost its peer.
@@ -253,7 +258,8 @@ impl Attempt<'_> {
     /// Whether srun told of the ends of all ranks but this one, which has a log or spoke.
     fn is_passed_over(&self, rank: u32) -> bool {
         let told = |outcome: &Outcome<'_>| outcome.evidence.status.is_some();
-        let others = |(&other, outcome): (&u32, &Outcome<'_>)| other == rank || told(outcome);
+        let others =
+            |(&other, outcome): (&u32, &Outcome<'_>)| (other == rank) != told(outcome);
         self.job.step_ended
             && self.missing.is_empty()
             && self.outcomes.get(&rank).is_some()

@@ -97,6 +97,14 @@ fn a_task_of_whose_end_srun_tells_nothing_ended_well() {
         let found = report(&(all.clone() + &lost + &words));
         assert_ne!(cause(&found).1, "left_early");
     }
+    // That the step ends is told as well where each of the others had failed before it was asked to.
+    let failed = [(0, FAILED), (2, FAILED), (3, FAILED)];
+    let found = report(&(all.clone() + &lost + &ended(&failed)));
+    assert_eq!(cause(&found), (Some(1), "left_early", Confidence::Medium));
+    // Who was ended with it ran until then.
+    let two = hooked(&[(0, 0), (2, 2)], PEER);
+    let found = report(&(all.clone() + &two + &ended(&others)));
+    assert_eq!(cause(&found), (Some(1), "left_early", Confidence::Medium));
     // Nor of one that never spoke.
     let found = report(&(lost + &ended(&others)));
     assert_ne!(cause(&found).1, "left_early");

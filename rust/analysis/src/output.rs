@@ -70,8 +70,8 @@ impl Outcome<'_> {
             (None, Some(_)) => !self.evidence.output_shared,
             // Of whom nothing tells the number, others' words may tell more.
             (None, None) => !self.evidence.nameless,
-            // A status says no less than that.
-            (Some(_), Some(_)) => false,
+            // Python ends with 1 after an exception, as a program does that prints one; else a status says no less.
+            (Some(status), Some(own)) => status.value == 1 && own.rule.id != "exit",
             (Some(status), None) => {
                 (1..128).contains(&status.value) || status.by_launcher() || self.left_thread()
             }

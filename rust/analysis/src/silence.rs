@@ -258,8 +258,7 @@ impl Attempt<'_> {
     /// Whether srun told of the ends of all ranks but this one, which has a log or spoke.
     fn is_passed_over(&self, rank: u32) -> bool {
         let told = |outcome: &Outcome<'_>| outcome.evidence.status.is_some();
-        let others =
-            |(&other, outcome): (&u32, &Outcome<'_>)| (other == rank) != told(outcome);
+        let others = |(&other, outcome): (&u32, &Outcome<'_>)| (other == rank) != told(outcome);
         self.job.step_ended
             && self.missing.is_empty()
             && self.outcomes.get(&rank).is_some()

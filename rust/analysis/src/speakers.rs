@@ -38,7 +38,7 @@ impl Job {
                 _ => None,
             };
             let ends = agent.map_or_else(Vec::new, AgentLog::ends);
-            let numbers = Numbering::of(&console, agent, !late.is_empty());
+            let numbers = Numbering::of(&console, agent, of_file.len() > 1);
             let host = console.host().map(str::to_owned);
             let mut locals: Vec<(u32, Output)> = Vec::new();
             for (label, mut output) in std::mem::take(&mut console.ranks) {
@@ -80,25 +80,27 @@ impl Job {
                     },
                 }
             }
-            for (rank, attempt, output) in late {
-                let ranks = self.attempts.get(&attempt);
-                let known = ranks.and_then(|ranks| ranks.get(&rank));
+            for said in late {
+                let ranks = self.attempts.get(&said.attempt);
+                let known = ranks.and_then(|ranks| ranks.get(&said.rank));
                 // What it wrote at once says more of its end.
                 if known.is_none_or(|known| known.words.is_none()) {
-                    self.add_words(attempt, rank, false, output, &console.path, None);
+                    let (attempt, rank) = (said.attempt, said.rank);
+                    let path = &console.path;
+                    self.add_words(attempt, rank, said.assumed, said.output, path, None);
                 }
             }
             let shared = Arc::clone(&self.shared);
             let lost_locals = locals.into_iter().filter(|(local, output)| {
                 let whose = self.ended_silently(&console.path);
-                let mut whose = whose.filter(|rank| rank.local_rank == Some(*local));
-                let (first, second) = (whose.next(), whose.next());
-                let Some(rank) = first.filter(|_| second.is_none()) else {
-                    return true;
-                };
-                rank.set_words(output, &console.path, &shared);
-                rank.output_shared = true;
-                false
+                let whose = whose.filter(|rank| rank.local_rank == Some(*local));
+                let mut whose: Vec<&mut RankEvidence> = whose.collect();
+                if let [rank] = &mut whose[..] {
+                    rank.set_words(output, &console.path, &shared);
+                    rank.output_shared = true;
+                    return false;
+                }
+                !first::give_to_first(&mut whose, output, &console.path, &shared)
             });
             lost += lost_locals.count();
             let by_series = || numbered.get(&console.path).copied();
@@ -243,11 +245,7 @@ impl Job {
             || self::all_lost(&part.text, whose.len())
             || says_alike(&part.text, whose.len())
             || part.become_common(whose.len());
-        let first = first::first_ended(&whose).filter(|_| !alike);
-        if let Some((first, own)) = first.zip(first::own_words(&part)) {
-            let rank = whose.swap_remove(first);
-            rank.set_words(&own, path, &shared);
-            (rank.output_shared, rank.words_assumed) = (true, true);
+        if !alike && first::give_to_first(&mut whose, &part, path, &shared) {
             return Whose::Known;
         }
         let found = match whose.len() {

@@ -214,10 +214,20 @@ impl Reported {
         let speaks = found.consequence.is_some() || found.own.is_some();
         speaks.then(|| Self {
             consequence: found.consequence.map(|(rule, said)| told(rule, said)),
-            own: found.own.map(|said| told(rules().by_id("exit"), said)),
+            own: found.own.map(|said| told(rule_of_own(said), said)),
             own_is_last: found.own_is_last,
         })
     }
+}
+
+/// Returns the rule of an error that a program tells of in a line: by what it says, else by the exception that it shows.
+fn rule_of_own(said: &str) -> &'static Rule {
+    let known = rules().by_text("", said, "");
+    let known = known.filter(|rule| !rule.generic && rule.role == Role::Primary);
+    known.unwrap_or_else(|| {
+        let shown = reported::shows_class(said);
+        rules().by_id(if shown { "exception" } else { "exit" })
+    })
 }
 
 /// Returns what was said before an exception that is made of an error code, where that is a cause by its text, and where

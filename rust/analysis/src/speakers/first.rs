@@ -4,21 +4,35 @@
 use crate::assemble::RankEvidence;
 use crate::classify::{self, Role};
 use crate::console::Output;
+use crate::kept::Shared;
 use crate::{ending, reported, traceback, voices};
+use std::path::Path;
 
-/// Returns the place of the worker that its launcher saw end before it asked all the others to.
-pub(super) fn first_ended(workers: &[&mut RankEvidence]) -> Option<usize> {
-    let asked = |worker: &&mut RankEvidence| worker.status.as_ref().and_then(|it| it.asked);
-    let first = workers.iter().position(|it| asked(it) == Some(false))?;
-    let mut others = workers.iter().enumerate().filter(|(at, _)| *at != first);
-    others
-        .all(|(_, other)| asked(other) == Some(true))
-        .then_some(first)
+/// Gives words of several workers to the one that its launcher saw end before it asked others to, where it is the only
+/// such; returns whether it is.
+pub(super) fn give_to_first(
+    workers: &mut [&mut RankEvidence],
+    output: &Output,
+    path: &Path,
+    shared: &Shared,
+) -> bool {
+    let asked = |worker: &RankEvidence| worker.status.as_ref().and_then(|it| it.asked);
+    let are_told = workers.iter().all(|it| asked(it).is_some());
+    let mut first = workers.iter_mut().filter(|it| asked(it) == Some(false));
+    let (Some(worker), None, true) = (first.next(), first.next(), are_told) else {
+        return false;
+    };
+    let Some(own) = own_words(output) else {
+        return false;
+    };
+    worker.set_words(&own, path, shared);
+    (worker.output_shared, worker.words_assumed) = (true, true);
+    true
 }
 
 /// Returns the part of an output that tells of a failure, where all the rest tells of lost peers; `None` where that is not
 /// so.
-pub(super) fn own_words(output: &Output) -> Option<Output> {
+fn own_words(output: &Output) -> Option<Output> {
     if !traceback::has_start(&output.text) {
         let reported = reported::of(&output.text);
         let is_told = reported.own.is_some() && reported.consequences > 0;
@@ -35,9 +49,11 @@ impl Output {
     /// neither.
     pub(crate) fn ends_as_victim(&self) -> Option<bool> {
         let role = match ending::lines_after(&self.text) {
-            Some(0) => classify::texts(&traceback::chain(&self.text), &self.text)
-                .rule
-                .role,
+            Some(0) => {
+                classify::texts(&traceback::chain(&self.text), &self.text)
+                    .rule
+                    .role
+            }
             Some(_) => return None,
             None => {
                 let reported = reported::of(&self.text);

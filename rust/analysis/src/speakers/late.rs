@@ -3,57 +3,112 @@
 
 use crate::console::{Label, Output};
 use crate::logs::AgentLog;
+use crate::reported;
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 
 /// So many lines of a summary follow the rank of its last entry, besides a traceback.
 const BELOW_RANK: usize = 8;
 
-/// Takes out the lines that stand below the summaries of several launchers: rank, attempt, and what it said.
-///
-/// Only where they stand below each of them, and so below the last too, when no worker is left that could write: where a
-/// launcher's workers had said nothing, the lines below its summary are another's.
-pub(super) fn take_late(
-    ranks: &mut BTreeMap<Label, Output>,
-    launchers: &[&AgentLog],
-) -> Vec<(u32, u32, Output)> {
-    let mut lines: BTreeSet<usize> = BTreeSet::new();
-    for (label, output) in ranks.iter() {
-        if let Label::Local(_) = label {
-            lines.extend(&output.lines);
-        }
-    }
-    let mut blocks: Vec<(&AgentLog, usize, usize)> = Vec::new();
+/// What a rank said, in which attempt, and whether nothing but the order of launchers' ends tells that it was this rank.
+pub(super) struct Late {
+    pub(super) rank: u32,
+    pub(super) attempt: u32,
+    pub(super) output: Output,
+    pub(super) assumed: bool,
+}
+
+/// Lines of ranks on their hosts, by their numbers.
+type Lines<'a> = BTreeMap<usize, (u32, &'a str)>;
+
+/// Takes out the lines that stand below the summaries of several launchers.
+pub(super) fn take_late(ranks: &mut BTreeMap<Label, Output>, launchers: &[&AgentLog]) -> Vec<Late> {
+    let mut summaries: Vec<(usize, &AgentLog)> = Vec::new();
     for launcher in launchers {
         let Some(last) = launcher.entries.iter().max_by_key(|entry| entry.line) else {
             return Vec::new();
         };
-        let most = last.line + BELOW_RANK + last.traceback.lines().count();
-        let Some(&from) = lines.range(last.line..=most).next() else {
-            return Vec::new();
-        };
-        let block = (from..).take_while(|line| lines.contains(line));
-        blocks.push((launcher, from, from + block.count()));
+        summaries.push((last.line, launcher));
     }
-    blocks.sort_by_key(|(_, from, _)| *from);
-    // Below two summaries in turns nothing tells whose lines these are.
-    let are_apart = blocks.windows(2).all(|pair| pair[0].2 <= pair[1].1);
-    if blocks.len() < 2 || !are_apart {
+    summaries.sort_by_key(|(line, _)| *line);
+    let mut lines = Lines::new();
+    for (label, output) in ranks.iter().filter(|_| summaries.len() > 1) {
+        if let Label::Local(local) = label {
+            let said = output.text.lines().map(|line| (*local, line));
+            lines.extend(output.lines.iter().copied().zip(said));
+        }
+    }
+    let below: Vec<Range<usize>> = summaries
+        .iter()
+        .map(|(line, launcher)| below(&lines, *line, launcher))
+        .collect();
+    let (blocks, assumed) = match below.split_last() {
+        // Where one launcher's workers had said nothing, the lines below its summary are another's.
+        Some((_, others)) if others.iter().all(|block| !block.is_empty()) => (below, false),
+        Some((last, others)) if others.iter().all(Range::is_empty) => {
+            (parts(&lines, last.clone()), true)
+        }
+        _ => return Vec::new(),
+    };
+    // Below two summaries in turns nothing tells whose lines these are; nor where none stand below the last, when no worker
+    // is left that could write.
+    let are_apart = blocks.windows(2).all(|pair| pair[0].end <= pair[1].start);
+    let are_whole = blocks.len() == summaries.len() && !blocks.iter().any(Range::is_empty);
+    if !are_apart || !are_whole {
         return Vec::new();
     }
     let mut found = Vec::new();
-    for (launcher, from, to) in blocks {
+    for ((_, launcher), block) in summaries.into_iter().zip(blocks) {
         let Some(base) = launcher.base() else {
             continue;
         };
         let attempt = u32::try_from(launcher.ends().len()).unwrap_or(u32::MAX);
         for (label, output) in ranks.iter_mut() {
             if let Label::Local(local) = label {
-                let late = output.take_lines(from..to);
-                found.push((base.saturating_add(*local), attempt, late));
+                found.push(Late {
+                    rank: base.saturating_add(*local),
+                    attempt,
+                    output: output.take_lines(block.clone()),
+                    assumed,
+                });
             }
         }
     }
     ranks.retain(|_, output| !output.text.is_empty());
-    found.retain(|(_, _, output)| !output.text.is_empty());
+    found.retain(|late| !late.output.text.is_empty());
     found
+}
+
+/// The lines of ranks right below a launcher's summary whose last entry stands at this line.
+fn below(lines: &Lines<'_>, line: usize, launcher: &AgentLog) -> Range<usize> {
+    let last = launcher.entries.iter().find(|entry| entry.line == line);
+    let shown = last.map_or(0, |last| last.traceback.lines().count());
+    let Some((&from, _)) = lines.range(line..=line + BELOW_RANK + shown).next() else {
+        return line..line;
+    };
+    let block = (from..).take_while(|line| lines.contains_key(line));
+    from..from + block.count()
+}
+
+/// Parts some lines into those of one launcher each, which begin when all of its ranks have said their last words.
+///
+/// Launchers that sum up at once end in the order of their summaries, as far as anything tells.
+fn parts(lines: &Lines<'_>, block: Range<usize>) -> Vec<Range<usize>> {
+    let said = || lines.range(block.clone());
+    let locals: BTreeSet<u32> = said().map(|(_, (local, _))| *local).collect();
+    let mut parts = Vec::new();
+    let mut from = block.start;
+    let mut ended: BTreeSet<u32> = BTreeSet::new();
+    for (&number, (local, line)) in said() {
+        let reported = reported::of(line);
+        if reported.own.is_some() || reported.consequence.is_some() {
+            ended.insert(*local);
+        }
+        if ended == locals {
+            parts.push(from..number + 1);
+            from = number + 1;
+            ended.clear();
+        }
+    }
+    if from == block.end { parts } else { Vec::new() }
 }

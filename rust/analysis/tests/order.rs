@@ -1,0 +1,181 @@
+//! Ranks that catch what they raise and print it without a label: what the order tells in which their launchers saw them
+//! end, and in which these write.
+
+mod common;
+
+use common::{Job, PEER, cause};
+use firstfault_analysis::schema::Confidence;
+
+const OWN: &str = "training failed: IndexError: list index out of range\n";
+
+fn lost() -> String {
+    format!("training failed: {PEER}\n")
+}
+
+/// What a launcher of two workers, both of which left with 1, says at its end: it asked `asked` of the two, by local rank.
+fn launcher(node: u32, first: u32, asked: &[u32]) -> String {
+    const ELASTIC: &str = "torch/distributed/elastic/multiprocessing/api.py";
+    let pid = |local: u32| 10 * (node + 2) + local;
+    let entry = |local: u32| {
+        format!(
+            "  time      : 2026-11-29_16:33:26\n  host      : node{node}\n  rank      : {} (local_rank: {local})\n  \
+             exitcode  : 1 (pid: {})\n  error_file: <N/A>\n  traceback : x\n",
+            2 * node + local,
+            pid(local)
+        )
+    };
+    let asked: String = asked
+        .iter()
+        .map(|&local| {
+            format!(
+                "W1129 16:33:27.4 18 {ELASTIC}:1028] Sending process {} closing signal SIGTERM\n",
+                pid(local)
+            )
+        })
+        .collect();
+    let rule = "=".repeat(60);
+    format!(
+        "{asked}E1129 16:33:27.4 18 {ELASTIC}:1002] failed (exitcode: 1) local_rank: {first} (pid: {}) of binary: python\n\
+         {rule}\nFailures:\n[1]:\n{}Root Cause (first observed failure):\n[0]:\n{}{rule}\n",
+        pid(first),
+        entry(1 - first),
+        entry(first)
+    )
+}
+
+fn pods(zero: &str, one: &str) -> firstfault_analysis::Report {
+    let job = Job::new("order");
+    job.write("train-worker-0.log", zero);
+    job.write("train-worker-1.log", one);
+    job.report()
+}
+
+#[test]
+fn the_failure_is_that_of_the_worker_after_which_the_others_were_asked_to_end() {
+    let zero = lost().repeat(2) + &launcher(0, 0, &[1]);
+    for own in [
+        OWN.to_owned() + &lost(),
+        lost() + OWN,
+        format!(
+            "Traceback (most recent call last):\n  File \"t.py\", line 1, in f\n    g()\nIndexError: list index out of range\nTraceback (most recent call last):\n  File \"t.py\", line 1, in f\n    g()\n{PEER}\n"
+        ),
+    ] {
+        let found = pods(&zero, &(own.clone() + &launcher(1, 1, &[0])));
+        let root = found.root_cause.as_ref().expect("a cause");
+        assert_eq!(
+            (root.rank, root.confidence),
+            (Some(3), Confidence::Medium),
+            "{own}"
+        );
+        assert_eq!(
+            (
+                found.ranks.primary.as_str(),
+                found.ranks.collateral.as_str()
+            ),
+            ("3", "0-1")
+        );
+        assert_eq!(found.ranks.terminated, "2");
+        let told = root.evidence.concat();
+        assert!(
+            told.contains("IndexError") && told.contains("no label tells whose"),
+            "{told}"
+        );
+        // Of two that were seen at once nothing tells.
+        let found = pods(&zero, &(own + &launcher(1, 1, &[])));
+        assert_eq!(cause(&found).0, None);
+    }
+}
+
+#[test]
+fn where_nothing_is_said_the_first_of_a_launcher_is_the_earlier() {
+    let zero = lost().repeat(2) + &launcher(0, 0, &[1]);
+    let found = pods(&zero, &launcher(1, 1, &[0]));
+    assert_eq!(
+        cause(&found),
+        (Some(3), "exit_without_traceback", Confidence::Medium)
+    );
+    assert_eq!(found.ranks.terminated, "2");
+    // Where none lost a peer, all may have failed by themselves.
+    let found = pods(&launcher(0, 0, &[1]), &launcher(1, 1, &[0]));
+    assert_eq!(cause(&found).0, None);
+    assert_eq!(found.ranks.primary, "0-3");
+}
+
+/// One console, in which the launchers' own output comes at their ends: what their ranks said.
+fn console(zero: &str, one: &str) -> firstfault_analysis::Report {
+    let job = Job::new("late");
+    job.write(
+        "console.log",
+        launcher(1, 0, &[1]) + one + &launcher(0, 0, &[1]) + zero,
+    );
+    job.report()
+}
+
+#[test]
+fn lines_below_a_launchers_summary_are_of_its_own_ranks() {
+    let own = format!("[default1]:{OWN}");
+    let victims = |locals: [u32; 2]| -> String {
+        locals
+            .iter()
+            .map(|local| format!("[default{local}]:{}", lost()))
+            .collect()
+    };
+    let victim = format!("[default0]:{}", lost());
+    for (zero, one, rank, collateral) in [
+        (own.clone() + &victim, victims([0, 1]), 1, "0,2-3"),
+        (victims([1, 0]), victim.clone() + &own, 3, "0-2"),
+    ] {
+        let found = console(&zero, &one);
+        assert_eq!(
+            (cause(&found).0, found.ranks.collateral.as_str()),
+            (Some(rank), collateral)
+        );
+        let told = format!("{:?}", found.root_cause);
+        assert!(
+            told.contains("its output says: training failed: IndexError"),
+            "{told}"
+        );
+        assert!(!told.contains("assumed"), "{told}");
+    }
+    // One host's ranks had said nothing: then the lines below the last summary are of either.
+    let told = format!("{:?}", console(&(own + &victim), "").root_cause);
+    assert!(!told.contains("rank: Some(1)"), "{told}");
+}
+
+fn workers(names: [&str; 3], words: [&str; 3]) -> firstfault_analysis::Report {
+    let job = Job::new("workers");
+    for (name, words) in names.iter().zip(words) {
+        job.write(name, words);
+    }
+    job.report()
+}
+
+#[test]
+fn workers_that_all_failed_are_the_ranks_of_their_numbers() {
+    let lost = lost();
+    let words = [lost.as_str(), OWN, lost.as_str()];
+    let pods = ["j-worker-0.log", "j-worker-1.log", "j-worker-2.log"];
+    let found = workers(pods, words);
+    assert_eq!(
+        cause(&found),
+        (Some(1), "python_exception", Confidence::Medium)
+    );
+    let root = found.root_cause.expect("a cause");
+    assert!(
+        root.evidence
+            .iter()
+            .any(|it| it.contains("rank number is assumed"))
+    );
+    assert_eq!(found.ranks.collateral, "0,2");
+    for (names, words) in [
+        // Of a node there may be several; a gap is another log that is not here; one that did not fail may be a launcher's.
+        (["node-0.log", "node-1.log", "node-2.log"], words),
+        (["j-worker-0.log", "j-worker-1.log", "j-worker-3.log"], words),
+        (pods, [lost.as_str(), OWN, "step 1\nstep 2\n"]),
+        // Two of one pod; and where no peer was lost these need not be of one job.
+        (pods, [&lost, OWN, &"Traceback (most recent call last):\n  File \"t.py\", line 1, in f\n    g()\nValueError: x\n".repeat(2)]),
+        (pods, [OWN, OWN, OWN]),
+    ] {
+        assert_eq!(cause(&workers(names, words)).0, None, "{names:?} {words:?}");
+    }
+}

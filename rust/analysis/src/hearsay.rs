@@ -3,6 +3,7 @@
 use crate::classify::{self, Role, Rule, rules};
 use crate::decide::{Attempt, Decision, Subject};
 use crate::ending::{is_teardown, shape};
+use crate::outcome::Outcome;
 use crate::reported::{is_error, shows_class};
 use crate::schema::Confidence;
 use crate::traceback::{chain, has_start, is_headline, split};
@@ -19,6 +20,8 @@ pub(crate) struct Hearsay {
     number: usize,
     /// The rank that a launcher names in the same log.
     pub(crate) rank: Option<u32>,
+    /// The rank on a host that its label tells, where nothing tells which host.
+    pub(crate) local_rank: Option<u32>,
 }
 
 /// A program that went on says more than this after what it survived.
@@ -191,6 +194,7 @@ impl Hearsay {
             path: path.to_owned(),
             number: numbers.get(index).copied().unwrap_or(0),
             rank: None,
+            local_rank: None,
         })
     }
 }
@@ -202,7 +206,9 @@ impl Attempt<'_> {
             return decision;
         }
         let vague = |decision: &Decision| {
-            VAGUE.contains(&decision.rule.id.as_str()) && decision.confidence <= Confidence::Low
+            let is_vague = VAGUE.contains(&decision.rule.id.as_str());
+            let sure = decision.confidence;
+            sure == Confidence::None || is_vague && sure <= Confidence::Low
         };
         if !decision.as_ref().is_none_or(vague) {
             return decision;
@@ -213,23 +219,42 @@ impl Attempt<'_> {
         else {
             return decision;
         };
+        // Where the ranks that are known tell of nothing but consequences, or of nothing, an error of one that spoke as well
+        // may be the cause.
+        let nobody = |decision: &Decision| decision.confidence == Confidence::None;
+        let names_none = |decision: &Decision| {
+            nobody(decision) || matches!(decision.subject, Subject::Uniform(_) | Subject::Job(_))
+        };
+        let is_others = words.local_rank.is_some() && words.rule.role == Role::Primary;
+        let decision = decision.filter(|it| !(names_none(it) && is_others));
         // A generic rule says no more than that there was an exception, which a status tells as well.
-        if decision.is_some() && words.rule.generic {
+        if decision
+            .as_ref()
+            .is_some_and(|it| nobody(it) || words.rule.generic)
+        {
             return decision;
         }
         let name = words.path.file_name().unwrap_or_default().to_string_lossy();
-        let whose = match words.rank {
-            Some(_) => "its launcher names it, and says no more than this",
-            None => "nothing tells whose words these are",
+        let whose = match (words.rank, words.local_rank) {
+            (Some(_), _) => "its launcher names it, and says no more than this".to_owned(),
+            (None, Some(local)) => format!("local rank {local} says, nothing tells on which host"),
+            (None, None) => "nothing tells whose words these are".to_owned(),
         };
         let line = crate::verdict::first_line(&words.line);
         let reason = format!("{whose}: {line} ({name}:{})", words.number);
-        let before = decision.unwrap_or(Decision {
+        let can_be = |outcome: &&Outcome<'_>| {
+            words.local_rank.is_some() && outcome.evidence.local_rank == words.local_rank
+        };
+        let suspects = self.outcomes.values().filter(can_be);
+        let why = "it is one of those that can have said so";
+        let before = decision.unwrap_or_else(|| Decision {
             subject: Subject::Job(None),
             rule: words.rule,
             confidence: Confidence::Low,
             also: Vec::new(),
-            suspects: Vec::new(),
+            suspects: suspects
+                .map(|it| (it.evidence.rank, why.to_owned()))
+                .collect(),
             reasons: Vec::new(),
         });
         let reasons = [reason].into_iter().chain(before.reasons).collect();

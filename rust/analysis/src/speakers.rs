@@ -102,7 +102,15 @@ impl Job {
                 }
                 !first::give_to_first(&mut whose, output, &console.path, &shared)
             });
-            lost += lost_locals.count();
+            for (local, output) in lost_locals.collect::<Vec<_>>() {
+                lost += 1;
+                let mut said = Hearsay::of(&console.path, &output.text, &output.lines);
+                if let Some(said) = &mut said {
+                    said.local_rank = Some(local);
+                }
+                self.nobodys_words |= said.is_some();
+                self.hearsay.extend(said);
+            }
             let by_series = || numbered.get(&console.path).copied();
             if let Some(rank) = rank_of_name(&console.path).or_else(by_series) {
                 let output = std::mem::take(&mut console.unlabelled);

@@ -137,9 +137,32 @@ fn lines_below_a_launchers_summary_are_of_its_own_ranks() {
         );
         assert!(!told.contains("assumed"), "{told}");
     }
+    // Launchers that end at once write below both summaries, in the order of these.
+    let both = |order: [u32; 2], text: &str| {
+        let job = Job::new("at-once");
+        let [first, second] = order.map(|node| launcher(node, 0, &[]));
+        job.write("console.log", first + &second + text);
+        job.report()
+    };
+    let words = [own.clone() + &victim, victims([0, 1])];
+    let found = both([0, 1], &words.concat());
+    assert_eq!(
+        cause(&found),
+        (Some(1), "python_exception", Confidence::Medium)
+    );
+    assert!(format!("{:?}", found.root_cause).contains("rank number is assumed"));
+    let found = both([1, 0], &words.concat());
+    assert_eq!(cause(&found).0, Some(3));
+    // Where one has not said its last word, nothing tells where the others' begin.
+    let found = both([0, 1], &(own.clone() + &victims([0, 1])));
+    assert_eq!(cause(&found), (None, "python_exception", Confidence::Low));
     // One host's ranks had said nothing: then the lines below the last summary are of either.
     let told = format!("{:?}", console(&(own + &victim), "").root_cause);
     assert!(!told.contains("rank: Some(1)"), "{told}");
+    assert!(
+        told.contains("local rank 1 says, nothing tells on which host"),
+        "{told}"
+    );
 }
 
 fn workers(names: [&str; 3], words: [&str; 3]) -> firstfault_analysis::Report {

@@ -425,7 +425,7 @@ fn a_line_of_each_task_is_enough_where_srun_speaks() {
     let found = job.report();
     assert_eq!(
         cause(&found),
-        (Some(1), "exit_without_traceback", Confidence::Medium)
+        (Some(1), "python_exception", Confidence::Medium)
     );
     assert_eq!(found.ranks.collateral, "0,2");
 }

@@ -38,7 +38,7 @@ impl Job {
                 _ => None,
             };
             let ends = agent.map_or_else(Vec::new, AgentLog::ends);
-            let numbers = Numbering::of(&console, agent, of_file.len() > 1);
+            let numbers = Numbering::of(&console, &of_file);
             let host = console.host().map(str::to_owned);
             let mut locals: Vec<(u32, Output)> = Vec::new();
             for (label, mut output) in std::mem::take(&mut console.ranks) {
@@ -420,16 +420,18 @@ struct Numbering {
 }
 
 impl Numbering {
-    fn of(console: &Console, agent: Option<&AgentLog>, of_hosts: bool) -> Self {
+    fn of(console: &Console, launchers: &[&AgentLog]) -> Self {
+        let base = match launchers {
+            [launcher] => launcher.base(),
+            _ => None,
+        };
+        let mut labels = console.ranks.keys();
         Self {
-            of_hosts,
-            base: agent.and_then(AgentLog::base),
-            has_ranks: console
-                .ranks
-                .keys()
-                .any(|label| matches!(label, Label::Rank(_))),
+            base,
+            has_ranks: labels.any(|label| matches!(label, Label::Rank(_))),
             // Under a launcher a task is a node, and what it says is what all its ranks say.
-            tasks_are_hosts: agent.is_some(),
+            tasks_are_hosts: !launchers.is_empty(),
+            of_hosts: launchers.len() > 1,
         }
     }
 

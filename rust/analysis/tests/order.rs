@@ -137,25 +137,40 @@ fn lines_below_a_launchers_summary_are_of_its_own_ranks() {
         );
         assert!(!told.contains("assumed"), "{told}");
     }
-    // Launchers that end at once write below both summaries, in the order of these.
+    // Of launchers that end at once both write below both summaries, and in any order: the steps are those of rank 0.
     let both = |order: [u32; 2], text: &str| {
         let job = Job::new("at-once");
         let [first, second] = order.map(|node| launcher(node, 0, &[]));
         job.write("console.log", first + &second + text);
         job.report()
     };
-    let words = [own.clone() + &victim, victims([0, 1])];
-    let found = both([0, 1], &words.concat());
-    assert_eq!(
-        cause(&found),
-        (Some(1), "python_exception", Confidence::Medium)
-    );
-    assert!(format!("{:?}", found.root_cause).contains("rank number is assumed"));
-    let found = both([1, 0], &words.concat());
-    assert_eq!(cause(&found).0, Some(3));
-    // Where one has not said its last word, nothing tells where the others' begin.
-    let found = both([0, 1], &(own.clone() + &victims([0, 1])));
-    assert_eq!(cause(&found), (None, "python_exception", Confidence::Low));
+    let steps = "[default0]:step 0\n[default0]:step 1\n";
+    let (of_zero, of_one) = (own.clone() + steps + &victim, victims([0, 1]));
+    let (with_steps, with_own) = (steps.to_owned() + &of_one, own.clone() + &victim);
+    for (words, rank) in [
+        ([&of_zero, &of_one], 1),
+        ([&of_one, &of_zero], 1),
+        ([&with_steps, &with_own], 3),
+        ([&with_own, &with_steps], 3),
+    ] {
+        for order in [[0, 1], [1, 0]] {
+            let found = both(order, &words.map(String::as_str).concat());
+            let told = (Some(rank), "python_exception", Confidence::Medium);
+            assert_eq!(cause(&found), told, "{words:?}");
+            assert!(format!("{:?}", found.root_cause).contains("rank number is assumed"));
+        }
+    }
+    // Without any, and where one has not said its last word, nothing tells whose they are.
+    let untold = (None, "python_exception", Confidence::Low);
+    for words in [
+        own.clone() + &victim + &of_one,
+        own.clone() + steps + &of_one,
+    ] {
+        let found = both([0, 1], &words);
+        assert_eq!(cause(&found), untold, "{words}");
+        let suspects: Vec<u32> = found.suspects.iter().map(|it| it.rank).collect();
+        assert_eq!(suspects, [1, 3]);
+    }
     // One host's ranks had said nothing: then the lines below the last summary are of either.
     let told = format!("{:?}", console(&(own + &victim), "").root_cause);
     assert!(!told.contains("rank: Some(1)"), "{told}");

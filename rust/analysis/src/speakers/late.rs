@@ -42,19 +42,22 @@ pub(super) fn take_late(ranks: &mut BTreeMap<Label, Output>, launchers: &[&Agent
         .iter()
         .map(|(line, launcher)| below(&lines, *line, launcher))
         .collect();
+    // Below two summaries in turns nothing tells whose lines these are.
+    if below.windows(2).any(|pair| pair[0].end > pair[1].start) {
+        return Vec::new();
+    }
     let (blocks, assumed) = match below.split_last() {
         // Where one launcher's workers had said nothing, the lines below its summary are another's.
         Some((_, others)) if others.iter().all(|block| !block.is_empty()) => (below, false),
         Some((last, others)) if others.iter().all(Range::is_empty) => {
-            (parts(&lines, last.clone()), true)
+            let mut blocks = parts(&lines, last.clone());
+            in_order_of_launchers(&mut blocks, &lines, &summaries);
+            (blocks, true)
         }
         _ => return Vec::new(),
     };
-    // Below two summaries in turns nothing tells whose lines these are; nor where none stand below the last, when no worker
-    // is left that could write.
-    let are_apart = blocks.windows(2).all(|pair| pair[0].end <= pair[1].start);
-    let are_whole = blocks.len() == summaries.len() && !blocks.iter().any(Range::is_empty);
-    if !are_apart || !are_whole {
+    // Nothing tells more where none stand below the last, when no worker is left that could write.
+    if blocks.len() != summaries.len() || blocks.iter().any(Range::is_empty) {
         return Vec::new();
     }
     let mut found = Vec::new();
@@ -91,8 +94,6 @@ fn below(lines: &Lines<'_>, line: usize, launcher: &AgentLog) -> Range<usize> {
 }
 
 /// Parts some lines into those of one launcher each, which begin when all of its ranks have said their last words.
-///
-/// Launchers that sum up at once end in the order of their summaries, as far as anything tells.
 fn parts(lines: &Lines<'_>, block: Range<usize>) -> Vec<Range<usize>> {
     let said = || lines.range(block.clone());
     let locals: BTreeSet<u32> = said().map(|(_, (local, _))| *local).collect();
@@ -100,8 +101,7 @@ fn parts(lines: &Lines<'_>, block: Range<usize>) -> Vec<Range<usize>> {
     let mut from = block.start;
     let mut ended: BTreeSet<u32> = BTreeSet::new();
     for (&number, (local, line)) in said() {
-        let reported = reported::of(line);
-        if reported.own.is_some() || reported.consequence.is_some() {
+        if is_last_word(line) {
             ended.insert(*local);
         }
         if ended == locals {
@@ -111,4 +111,37 @@ fn parts(lines: &Lines<'_>, block: Range<usize>) -> Vec<Range<usize>> {
         }
     }
     if from == block.end { parts } else { Vec::new() }
+}
+
+fn is_last_word(line: &str) -> bool {
+    let reported = reported::of(line);
+    reported.own.is_some() || reported.consequence.is_some()
+}
+
+/// Puts the lines of two launchers in the order of these, as far as one of their ranks alone says more than its last
+/// words: in most programs that is rank 0. Where it is not so, none are left.
+///
+/// In which order two end that sum up at once, their summaries do not tell.
+fn in_order_of_launchers(
+    parts: &mut Vec<Range<usize>>,
+    lines: &Lines<'_>,
+    summaries: &[(usize, &AgentLog)],
+) {
+    let more = |part: &Range<usize>| -> BTreeSet<u32> {
+        let said = lines.range(part.clone()).map(|(_, said)| said);
+        let more = said.filter(|(_, line)| !is_last_word(line));
+        more.map(|(local, _)| *local).collect()
+    };
+    let first = summaries.iter().position(|(_, it)| it.base() == Some(0));
+    let speaks: Vec<BTreeSet<u32>> = parts.iter().map(more).collect();
+    let at = match &speaks[..] {
+        [one, other] if other.is_empty() && *one == BTreeSet::from([0]) => 0,
+        [one, other] if one.is_empty() && *other == BTreeSet::from([0]) => 1,
+        _ => return parts.clear(),
+    };
+    match first {
+        Some(first) if first != at => parts.reverse(),
+        Some(_) => {}
+        None => parts.clear(),
+    }
 }

@@ -227,13 +227,6 @@ impl Attempt<'_> {
         };
         let is_others = words.local_rank.is_some() && words.rule.role == Role::Primary;
         let decision = decision.filter(|it| !(names_none(it) && is_others));
-        // A generic rule says no more than that there was an exception, which a status tells as well.
-        if decision
-            .as_ref()
-            .is_some_and(|it| nobody(it) || words.rule.generic)
-        {
-            return decision;
-        }
         let name = words.path.file_name().unwrap_or_default().to_string_lossy();
         let whose = match (words.rank, words.local_rank) {
             (Some(_), _) => "its launcher names it, and says no more than this".to_owned(),
@@ -242,6 +235,17 @@ impl Attempt<'_> {
         };
         let line = crate::verdict::first_line(&words.line);
         let reason = format!("{whose}: {line} ({name}:{})", words.number);
+        // A generic rule says no more than that there was an exception, which a status tells as well.
+        if let Some(known) = decision
+            .as_ref()
+            .filter(|it| nobody(it) || words.rule.generic)
+        {
+            let is_own = !nobody(known) && words.rule.role == Role::Primary;
+            return decision.map(|mut decision| {
+                decision.reasons.splice(0..0, is_own.then_some(reason));
+                decision
+            });
+        }
         let can_be = |outcome: &&Outcome<'_>| {
             words.local_rank.is_some() && outcome.evidence.local_rank == words.local_rank
         };

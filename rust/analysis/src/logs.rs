@@ -249,6 +249,14 @@ fn speakers(path: &Path, text: &str) -> Vec<AgentLog> {
                 let own: Vec<u32> = summary.iter().filter_map(|entry| entry.pid).collect();
                 let is_own = |failed: &mut Failed| failed.pid.is_some_and(|pid| own.contains(&pid));
                 let known = &mut speakers[whose].1;
+                let mut failed: Vec<Failed> = known.failed.extract_if(.., is_own).collect();
+                let mut pids = known.entries.iter().filter_map(|entry| entry.pid);
+                if pids.any(|pid| own.contains(&pid)) {
+                    // Workers of both have one number: the later of their failures is that of the later summary.
+                    let last = failed.len().saturating_sub(1);
+                    known.failed.extend(failed.drain(..last));
+                    known.failed.sort_by_key(|failed| failed.line);
+                }
                 // A worker of the other may have the same number.
                 let asked = |pids: &[u32]| {
                     let pids = pids.iter().copied();
@@ -257,7 +265,7 @@ fn speakers(path: &Path, text: &str) -> Vec<AgentLog> {
                 let path = path.to_owned();
                 let log = AgentLog {
                     path,
-                    failed: known.failed.extract_if(.., is_own).collect(),
+                    failed,
                     closed: asked(&known.closed),
                     forced: asked(&known.forced),
                     entries: summary,

@@ -221,10 +221,12 @@ impl Job {
         let Some((launcher, base)) = launcher.and_then(|it| Some((it, it.base()?))) else {
             return false;
         };
-        let failed = launcher.failed.iter();
-        let failed = failed.map(|failed| base.saturating_add(failed.local_rank));
+        let failed = launcher.failed.iter().map(|failed| failed.local_rank);
+        let unlisted = launcher.unlisted().into_iter().map(|(local, _)| local);
+        let told = failed.chain(unlisted);
+        let told = told.map(|local| base.saturating_add(local));
         let listed = launcher.entries.iter().map(|entry| entry.rank);
-        let own: BTreeSet<u32> = failed.chain(listed).collect();
+        let own: BTreeSet<u32> = told.chain(listed).collect();
         let parts = attempts(output, &launcher.ends()).into_iter();
         let whose = parts.map(|(attempt, part)| {
             self.add_common(attempt, part, &launcher.path, |rank| own.contains(&rank))

@@ -217,3 +217,42 @@ fn workers_that_all_failed_are_the_ranks_of_their_numbers() {
         assert_eq!(cause(&workers(names, words)).0, None, "{names:?} {words:?}");
     }
 }
+
+#[test]
+fn a_task_in_which_a_launcher_runs_is_a_host() {
+    let labelled = |task: u32, text: &str| -> String {
+        text.lines()
+            .map(|line| format!("{task}: {line}\n"))
+            .collect()
+    };
+    let report = |zero: &str, one: &str| {
+        let job = Job::new("tasks");
+        job.write("slurm-1.out", labelled(0, zero) + &labelled(1, one));
+        job.report()
+    };
+    let own = format!("step 0\n{OWN}{}", lost());
+    let other = lost().repeat(2) + &launcher(1, 0, &[1]);
+    let found = report(&(own.clone() + &launcher(0, 1, &[0])), &other);
+    assert_eq!(
+        cause(&found),
+        (Some(1), "python_exception", Confidence::Medium)
+    );
+    // Of two that failed at once nothing tells which; it is neither of the other host.
+    let found = report(&(own + &launcher(0, 1, &[])), &other);
+    let root = found.root_cause.as_ref().expect("a cause");
+    assert_eq!((root.rank, root.host.as_str()), (None, "node0"));
+    assert_eq!(found.ranks.collateral, "2-3");
+}
+
+#[test]
+fn workers_of_one_number_on_several_hosts_fail_once_each() {
+    let job = Job::new("numbers");
+    let mut text = lost().repeat(3);
+    for node in 0..3 {
+        // Each host numbers its processes from the same number on.
+        let said = launcher(node, 0, &[]).replace(&format!("pid: {}", 10 * (node + 2)), "pid: 20");
+        text += &said.replace(&format!("pid: {}", 10 * (node + 2) + 1), "pid: 21");
+    }
+    job.write("console.log", text);
+    assert_eq!(job.report().job.attempts, 1);
+}

@@ -126,6 +126,7 @@ impl Attempt<'_> {
             [rank] => Some(
                 self.one_of_several(rank)
                     .or_else(|| self.one_of_chorus(rank))
+                    .or_else(|| self.one_that_looked_up(rank))
                     .unwrap_or_else(|| self.one(rank, Vec::new())),
             ),
             // Where others lost a peer, one of those that vanished was first, and was not alike.
@@ -174,6 +175,27 @@ impl Attempt<'_> {
             subject: Subject::Job(Some(rank)),
             confidence: alone.confidence.min(Confidence::Medium),
             reasons: [reason].into_iter().chain(alone.reasons).collect(),
+            ..alone
+        })
+    }
+
+    /// The first that gave up over the name of the store's host, which all of them look up, where the others were ended for
+    /// that.
+    fn one_that_looked_up(&self, rank: u32) -> Option<Decision> {
+        let finding = self.outcomes[&rank].finding.as_ref()?;
+        let of_store = finding.rule.id == "dns" && finding.ended_by.is_some();
+        let ended = self.with_end(End::Terminated).len();
+        if !of_store || ended == 0 || ended + 1 < self.outcomes.len() {
+            return None;
+        }
+        let alone = self.one(rank, Vec::new());
+        let reason = "all ranks look up this name, and the others were ended before they gave up";
+        Some(Decision {
+            subject: Subject::Job(Some(rank)),
+            reasons: [reason.to_owned()]
+                .into_iter()
+                .chain(alone.reasons)
+                .collect(),
             ..alone
         })
     }

@@ -299,7 +299,7 @@ impl Outcome<'_> {
         let finding = self.finding.as_ref()?;
         if let Some(last) = finding.ended_by.as_deref() {
             return Some(format!(
-                "it was handled as the process ended by another, which may be the cause: {last}"
+                "the process ended by another later, which may be the cause: {last}"
             ));
         }
         let first = finding.handled.as_deref()?;

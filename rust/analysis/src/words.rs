@@ -231,7 +231,7 @@ fn rule_of_own(said: &str) -> &'static Rule {
 }
 
 /// Returns what was said before an exception that is made of an error code, where that is a cause by its text, and where
-/// it stands: what NCCL warned of, or that a device stopped over NaN.
+/// it stands: what NCCL warned of, that a device stopped over NaN, or that the name of the store's host is not known.
 ///
 /// The exception made of NCCL's code repeats one warning at most, which may be that of a connection to its own proxy, and
 /// none where NCCL or torch is old. Source: nccl/src/include/checks.h, torch/csrc/distributed/c10d/NCCLUtils.cpp
@@ -239,8 +239,14 @@ fn warned_cause(finding: &Finding, text: &str) -> Option<(usize, Finding)> {
     let said_before = match finding.rule.id.as_str() {
         "nccl-cuda" | "nccl-system" | "nccl-internal" => "NCCL WARN ",
         "device-assert" => "checkForNaN: ",
+        "init-timeout" | "rendezvous-unreachable" => "network addresses of (",
         _ => return None,
     };
+    // A name without an address of IPv6 may have one of IPv4, at which then nobody answers. Source:
+    // torch/csrc/distributed/c10d/socket.cpp, `SocketConnectOp`
+    if memmem::find(text.as_bytes(), b" has failed to connect to [").is_some() {
+        return None;
+    }
     let warnings = memmem::rfind_iter(text.as_bytes(), said_before);
     let mut causes = warnings.filter_map(|at| {
         let said = text[at..].lines().next()?.trim();
@@ -250,7 +256,10 @@ fn warned_cause(finding: &Finding, text: &str) -> Option<(usize, Finding)> {
     });
     let (at, rule, said) = causes.next()?;
     let fingerprint = Fingerprint::of(&rule.category, "", said, std::iter::empty());
-    Some((at, Finding::plain(rule, fingerprint, said.to_owned())))
+    // The name of a host that is gone is forgotten, and who waits for it may be a victim.
+    let ended_by = (finding.rule.role == Role::Timeout).then(|| Arc::clone(&finding.headline));
+    let warned = Finding::plain(rule, fingerprint, said.to_owned());
+    Some((at, Finding { ended_by, ..warned }))
 }
 
 impl Line {

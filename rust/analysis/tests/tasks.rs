@@ -215,3 +215,46 @@ fn a_rank_in_the_middle_of_a_traceback_is_not_surely_the_one_that_never_came() {
     let found = report(&(others + &labelled("0: ", "loading\n")));
     assert_eq!(cause(&found).0, Some(0));
 }
+
+#[test]
+fn a_store_whose_name_is_not_known_is_no_store_that_does_not_answer() {
+    let warned = "[W1130 18:57:32.9 socket.cpp:764] [c10d] The IPv6 network addresses of (head, 29500) cannot be retrieved (gai error: -2 - Name or service not known).\n";
+    let refused = "[W1130 18:57:33.1 socket.cpp:764] [c10d] The client socket has failed to connect to [head]:29500 (errno: 111 - Connection refused).\n";
+    let gave_up = traceback(
+        "torch.distributed.DistNetworkError: The client socket has timed out after 12000ms while trying to connect to (head, 29500).",
+    );
+    let job = |words: &str, tasks: &[u32]| {
+        let lines = tasks
+            .iter()
+            .map(|task| labelled(&format!("{task}: "), &(words.repeat(2) + &gave_up)));
+        let how: Vec<(u32, &str)> = (0..4)
+            .map(|task| {
+                (
+                    task,
+                    if tasks.contains(&task) {
+                        FAILED
+                    } else {
+                        "Terminated"
+                    },
+                )
+            })
+            .collect();
+        let (failed, asked): (Vec<_>, Vec<_>) =
+            how.into_iter().partition(|(_, how)| *how == FAILED);
+        report(&(lines.collect::<String>() + &ended(&[failed, asked].concat())))
+    };
+    // Others were ended before they gave up, or all have given up; a name may also be gone with its host.
+    for tasks in [&[2][..], &[0, 1, 2, 3]] {
+        let found = job(warned, tasks);
+        assert_eq!(
+            cause(&found),
+            (None, "dns_failure", Confidence::Medium),
+            "{tasks:?}"
+        );
+        let told = found.root_cause.expect("a cause").evidence.concat();
+        assert!(told.contains("timed out after 12000ms"), "{told}");
+    }
+    // It has an address of IPv4, at which nobody answers.
+    let found = job(&(warned.to_owned() + refused), &[0, 1, 2, 3]);
+    assert_eq!(cause(&found).1, "never_arrived");
+}

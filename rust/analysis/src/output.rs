@@ -83,7 +83,9 @@ impl Outcome<'_> {
         self.worded = true;
         self.take_status_time();
         let said = rule.pointers(&told.text);
-        let fingerprint = Fingerprint::of(&rule.category, "", "", std::iter::empty());
+        // Victims are one group, however each says it.
+        let text = own.map_or("", |own| &own.text);
+        let fingerprint = Fingerprint::of(&rule.category, "", text, std::iter::empty());
         self.set(Finding {
             pointers: said,
             ..Finding::plain(rule, fingerprint, self.title.clone())

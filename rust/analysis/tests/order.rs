@@ -160,11 +160,12 @@ fn lines_below_a_launchers_summary_are_of_its_own_ranks() {
             assert!(format!("{:?}", found.root_cause).contains("rank number is assumed"));
         }
     }
-    // Without any, and where one has not said its last word, nothing tells whose they are.
+    // Without any, where one has not said its last word, and where one says another, nothing tells whose they are.
     let untold = (None, "python_exception", Confidence::Low);
     for words in [
         own.clone() + &victim + &of_one,
         own.clone() + steps + &of_one,
+        of_zero.clone() + &of_one + &victim,
     ] {
         let found = both([0, 1], &words);
         assert_eq!(cause(&found), untold, "{words}");
@@ -213,6 +214,7 @@ fn workers_that_all_failed_are_the_ranks_of_their_numbers() {
         // Two of one pod; and where no peer was lost these need not be of one job.
         (pods, [&lost, OWN, &"Traceback (most recent call last):\n  File \"t.py\", line 1, in f\n    g()\nValueError: x\n".repeat(2)]),
         (pods, [OWN, OWN, OWN]),
+(pods, [OWN, "step 0\nTraceback (most recent call last):\n  File \"t.py\", line 1, in f\nKeyError: 'a'\n", "training failed: ValueError: x\n"]),
     ] {
         assert_eq!(cause(&workers(names, words)).0, None, "{names:?} {words:?}");
     }
@@ -255,4 +257,29 @@ fn workers_of_one_number_on_several_hosts_fail_once_each() {
     }
     job.write("console.log", text);
     assert_eq!(job.report().job.attempts, 1);
+}
+
+#[test]
+fn a_hosts_words_are_heard_for_workers_that_its_launcher_ended_and_did_not_list() {
+    const WAITED: &str = "ERROR:trainer:training failed: [unbound_buffer.cc:81] Timed out waiting 12000ms for recv operation to complete\n";
+    // Torch 2.6 lists the worker that failed alone.
+    let only = |node: u32| {
+        let said = launcher(node, 1, &[0]);
+        let (before, rest) = said.split_once("[1]:\n").expect("an entry");
+        let (_, root) = rest.split_once("Root Cause").expect("a title");
+        format!("{before}  <NO_OTHER_FAILURES>\nRoot Cause{root}")
+    };
+    let task = |number: u32, words: &str| -> String {
+        let text = words.to_owned() + &only(number);
+        text.lines()
+            .map(|line| format!("{number}: {line}\n"))
+            .collect()
+    };
+    let job = Job::new("unlisted");
+    job.write("slurm-1.out", task(0, WAITED) + &task(1, &WAITED.repeat(2)));
+    let found = job.report();
+    assert_eq!(
+        (cause(&found).0, found.ranks.collateral.as_str()),
+        (Some(0), "1-3")
+    );
 }

@@ -122,4 +122,35 @@ JOBS: tuple[Job, ...] = (
         rank_optional=NOBODY_KNOWS,
         **ALONE,
     ),
+    # Launchers whose workers have all ended when they look: what these said comes in
+    # one block, or under one label of a host.
+    Job("caught_print_tee_at_once", one("bad_value", 1), TOLD, "tee", **PRINT, **NONE),
+    Job("caught_list_tee_at_once", one("short_list", 2), TOLD, "tee", **PRINT, **NONE),
+    Job(
+        "caught_print_labelled",
+        one("bad_value", 1),
+        TOLD,
+        "labelled",
+        rank_optional=NOBODY_KNOWS,
+        **PRINT,
+        **NONE,
+    ),
+    Job(
+        "caught_sleep_labelled_old",
+        one("sleep", 0),
+        ["hang"],
+        "labelled",
+        **caught("log", program=WAIT),
+        **NONE,
+        **OLD,
+    ),
+    Job(
+        "logged_tee_1",
+        one("logged_only", 1),
+        [*VALUE, *LOST],
+        "tee",
+        rank_optional=NOBODY_KNOWS,
+        program=WAIT,
+        **NONE,
+    ),
 )

@@ -39,6 +39,18 @@ JOBS: tuple[Job, ...] = (
         who="either",
         **NONE,
     ),
+    # The three that are left tell of no fourth.
+    Job(
+        "node_lost_plain_4_old",
+        one("lose_node", 3),
+        ["host_lost", "peer_lost"],
+        "plain",
+        nodes=4,
+        nproc=1,
+        who="either",
+        **NONE,
+        **OLD,
+    ),
     Job(
         "node_lost_tasks",
         (Plant("lose_node", (2, 3)),),

@@ -197,6 +197,28 @@ JOBS: tuple[Job, ...] = (
         **FOUR,
         **SHORT,
     ),
+    # Nothing tells the host of a task that srun does not name.
+    Job(
+        "early_stop_srun_2",
+        one("early_stop", 1),
+        LEFT,
+        "labelled",
+        placed=False,
+        **NONE,
+        **SRUN,
+        **SHORT,
+    ),
+    Job(
+        "early_stop_tasks_4",
+        one("early_stop", 3),
+        LEFT,
+        "tasks",
+        placed=False,
+        **NONE,
+        **SRUN,
+        **FOUR,
+        **SHORT,
+    ),
     Job("early_stop_alone", one("early_stop", 2), [*LEFT, *ENDS], "pods", **ALONE),
     Job("exit_zero_tee_old", one("exit_zero", 0), LEFT, "tee", **NONE, **OLD, **SHORT),
     Job(

@@ -286,6 +286,16 @@ JOBS: tuple[Job, ...] = (
         **SRUN,
     ),
     Job(
+        "name_tasks_all",
+        everywhere("no_such_host"),
+        ["dns_failure"],
+        "tasks",
+        who="nobody",
+        program=WAIT,
+        **NONE,
+        **SRUN,
+    ),
+    Job(
         "name_all_srun",
         everywhere("no_such_host"),
         ["dns_failure"],

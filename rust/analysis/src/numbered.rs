@@ -27,14 +27,11 @@ const FIRST_AND_REST: &[(&str, &str)] = &[
 const WORKERS: &[&str] = &["worker", "replica", "trainer", "task", "proc", "process"];
 
 /// Logs that differ in the number at the ends of their names alone.
+#[derive(Default)]
 struct Series<'a> {
     /// By their places: the log of the one before the first, where there is such, and the others by their numbers.
     logs: BTreeMap<Place, Log<'a>>,
     other: bool,
-    /// Whether each of them ends in the failure of one process.
-    all_failed: bool,
-    /// Whether one of these lost a peer.
-    lost: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -46,7 +43,7 @@ enum Place {
 enum Log<'a> {
     /// It tells its rank.
     Told(u32),
-    Untold(&'a Path),
+    Untold(&'a Path, Option<&'a Output>),
 }
 
 /// Returns the ranks of logs that no label tells; `quiet` are those in which nobody speaks.
@@ -62,27 +59,24 @@ pub(crate) fn ranks_of(
         let Some((name, place)) = numbered(path) else {
             continue;
         };
-        let series = all.entry(name).or_insert_with(Series::new);
+        let series = all.entry(name).or_default();
         let labels: Vec<&Label> = console.iter().flat_map(|it| it.ranks.keys()).collect();
         let by_name = console.and_then(|_| rank_of_name(path));
         let log = match (&labels[..], by_name) {
             ([Label::Rank(rank)], _) => Log::Told(*rank),
             ([], Some(rank)) => Log::Told(rank),
-            ([], None) => Log::Untold(path),
+            ([], None) => Log::Untold(path, console.map(|it| &it.unlabelled)),
             _ => {
                 series.other = true;
                 continue;
             }
         };
-        let as_victim = console.and_then(|it| ends_as_victim(&it.unlabelled));
-        series.all_failed &= as_victim.is_some();
-        series.lost |= as_victim == Some(true);
         series.logs.insert(place, log);
     }
     for agent in agents {
         // What a launcher says is of several ranks.
         if let Some((name, _)) = numbered(&agent.path) {
-            all.entry(name).or_insert_with(Series::new).other = true;
+            all.entry(name).or_default().other = true;
         }
     }
     let tasks: BTreeSet<u32> = exits.iter().filter_map(Exit::task).collect();
@@ -112,21 +106,11 @@ pub(crate) fn quiet_launchers(agents: &[AgentLog], quiet: &[PathBuf]) -> Vec<Pat
 
 /// Whether the one process that speaks in an output ends as a victim; `None` where it does not fail, or there are several.
 fn ends_as_victim(output: &Output) -> Option<bool> {
-    let voices = voices::apart(output.clone());
-    let as_victim = output.ends_as_victim();
-    as_victim.filter(|_| voices.len() == 1)
+    let is_one = |_: &bool| voices::apart(output.clone()).len() == 1;
+    output.ends_as_victim().filter(is_one)
 }
 
 impl Series<'_> {
-    fn new() -> Self {
-        Self {
-            logs: BTreeMap::new(),
-            other: false,
-            all_failed: true,
-            lost: false,
-        }
-    }
-
     fn is_of_ranks(&self) -> bool {
         let told = self.logs.values().filter(|log| log.rank().is_some());
         let known = told.count();
@@ -147,9 +131,17 @@ impl Series<'_> {
         let name = name.to_string_lossy();
         let words = name.trim_end_matches(|c: char| !c.is_ascii_alphanumeric());
         let is_named = WORKERS.iter().any(|worker| words.ends_with(worker));
-        let is_untold = self.logs.values().all(|log| log.rank().is_none());
-        let is_job = self.all_failed && self.lost;
-        is_named && is_untold && is_job && self.is_whole() && self.logs.len() >= LEAST
+        if !is_named || !self.is_whole() || self.logs.len() < LEAST {
+            return false;
+        }
+        let mut lost = false;
+        let fails = |log: &Log<'_>| match log {
+            Log::Untold(_, Some(output)) => {
+                ends_as_victim(output).inspect(|it| lost |= it).is_some()
+            }
+            _ => false,
+        };
+        self.logs.values().all(fails) && lost
     }
 
     /// Whether its places have no gap, as a log of another job would leave, all that tell their ranks tell their places,
@@ -169,7 +161,7 @@ impl Series<'_> {
     fn untold(self) -> impl Iterator<Item = (PathBuf, u32)> {
         let ranks = (0..).zip(self.logs.into_values());
         ranks.filter_map(|(rank, log)| match log {
-            Log::Untold(path) => Some((path.to_owned(), rank)),
+            Log::Untold(path, _) => Some((path.to_owned(), rank)),
             Log::Told(_) => None,
         })
     }
@@ -179,7 +171,7 @@ impl Log<'_> {
     fn rank(&self) -> Option<u32> {
         match self {
             Self::Told(rank) => Some(*rank),
-            Self::Untold(_) => None,
+            Self::Untold(..) => None,
         }
     }
 }

@@ -53,6 +53,8 @@ pub(crate) struct Output {
     pub(crate) cut: usize,
     /// Whether the log ends in the middle of its last line.
     pub(crate) torn: bool,
+    /// Whether a traceback of it has no beginning.
+    pub(crate) headless: bool,
 }
 
 impl Output {
@@ -272,7 +274,7 @@ impl Output {
             text.push('\n');
             numbers.push(number);
         }
-        (self.text, self.lines) = (text, numbers);
+        (self.text, self.lines, self.headless) = (text, numbers, true);
     }
 }
 
@@ -393,6 +395,7 @@ impl Output {
         self.by_logger |= other.by_logger;
         self.cut += other.cut;
         self.torn |= other.torn;
+        self.headless |= other.headless;
     }
 
     /// Puts the lines of both in the order of the log.
@@ -411,6 +414,7 @@ impl Output {
             by_logger: self.by_logger || other.by_logger,
             cut: self.cut + other.cut,
             torn: self.torn || other.torn,
+            headless: self.headless || other.headless,
         };
     }
 }

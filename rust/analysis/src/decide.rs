@@ -359,6 +359,9 @@ impl Attempt<'_> {
     /// A program may make an exception of its own of the peer that it lost.
     fn doubt(&self, ranks: &[u32]) -> Option<&'static str> {
         let evidence = || ranks.iter().map(|rank| self.outcomes[rank].evidence);
+        if evidence().any(|it| it.record.is_none() && it.headless) {
+            return Some("the beginning of its traceback is not here, nor what it may follow from");
+        }
         if !self.rule(ranks[0]).generic {
             return None;
         }

@@ -408,6 +408,7 @@ impl RankEvidence {
         self.output_path = Some(path.to_owned());
         (self.uncaught, self.by_summary) = (output.uncaught, false);
         (self.by_logger, self.torn) = (output.by_logger, output.torn);
+        self.headless = output.headless;
     }
 }
 

@@ -41,6 +41,7 @@ pub(crate) fn apart(output: Output) -> Vec<Output> {
             by_logger: output.by_logger,
             cut: 0,
             torn: output.torn && to == lines.len(),
+            headless: output.headless,
         })
         .collect()
 }

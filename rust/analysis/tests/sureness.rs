@@ -253,3 +253,26 @@ fn of_several_launchers_without_summaries_nothing_tells_the_ranks() {
     job.write("worker-1.log", closing(30));
     assert_eq!(cause(&job.report()).0, Some(1));
 }
+
+#[test]
+fn a_traceback_without_a_beginning_may_be_that_of_a_handler() {
+    let missing = labelled(
+        1,
+        "FileNotFoundError: [Errno 2] No such file or directory: 'a'",
+    );
+    let (_, cut) = missing.split_once('\n').expect("a line");
+    for (words, expected) in [
+        (missing.as_str(), Confidence::High),
+        (
+            &format!("most recent call last):\n{cut}"),
+            Confidence::Medium,
+        ),
+    ] {
+        let job = Job::new("headless");
+        job.write(
+            "console.log",
+            words.to_owned() + &labelled(0, PEER) + &labelled(2, PEER),
+        );
+        assert_eq!(cause(&job.report()), (Some(1), "missing_file", expected));
+    }
+}

@@ -35,6 +35,8 @@ pub(crate) struct RankEvidence {
     pub(crate) chorus: usize,
     /// Whether the last line of its output has no end, as where a log was cut.
     pub(crate) torn: bool,
+    /// Whether a traceback of its output has no beginning.
+    pub(crate) headless: bool,
     /// Whether its stderr shows a traceback that torch's hook for uncaught exceptions printed.
     pub(crate) uncaught: bool,
     /// Whether its words are what its launcher's summary shows of it.
@@ -96,6 +98,7 @@ impl RankEvidence {
             words_assumed: false,
             chorus: 0,
             torn: false,
+            headless: false,
             uncaught: false,
             by_summary: false,
             by_logger: false,

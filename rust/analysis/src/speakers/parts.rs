@@ -19,7 +19,7 @@ pub(super) fn attempts(output: Output, ends: &[usize]) -> Vec<(u32, Output)> {
         part.text.push('\n');
         part.lines.push(number);
         (part.uncaught, part.by_logger) = (output.uncaught, output.by_logger);
-        part.torn = output.torn;
+        (part.torn, part.headless) = (output.torn, output.headless);
     }
     parts.into_iter().collect()
 }
@@ -41,6 +41,7 @@ impl Output {
         let mut taken = Self {
             uncaught: self.uncaught,
             by_logger: self.by_logger,
+            headless: self.headless,
             ..Self::default()
         };
         let (mut text, mut lines) = (String::new(), Vec::new());

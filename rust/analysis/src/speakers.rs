@@ -90,26 +90,8 @@ impl Job {
                     self.add_words(attempt, rank, said.assumed, said.output, path, None);
                 }
             }
-            let shared = Arc::clone(&self.shared);
-            let lost_locals = locals.into_iter().filter(|(local, output)| {
-                let whose = self.ended_silently(&console.path);
-                let whose = whose.filter(|rank| rank.local_rank == Some(*local));
-                let mut whose: Vec<&mut RankEvidence> = whose.collect();
-                if let [rank] = &mut whose[..] {
-                    rank.set_words(output, &console.path, &shared);
-                    rank.output_shared = true;
-                    return false;
-                }
-                !first::give_to_first(&mut whose, output, &console.path, &shared)
-            });
-            for (local, output) in lost_locals.collect::<Vec<_>>() {
-                lost += 1;
-                let mut said = Hearsay::of(&console.path, &output.text, &output.lines);
-                if let Some(said) = &mut said {
-                    said.local_rank = Some(local);
-                }
-                self.nobodys_words |= said.is_some();
-                self.hearsay.extend(said);
+            for (local, output) in locals {
+                lost += usize::from(!self.add_local_words(local, output, &console.path, &of_file));
             }
             let by_series = || numbered.get(&console.path).copied();
             if let Some(rank) = rank_of_name(&console.path).or_else(by_series) {
@@ -148,6 +130,41 @@ impl Job {
         let ranks = self.attempts.values_mut().flat_map(BTreeMap::values_mut);
         let ranks = ranks.map(Box::as_mut);
         ranks.filter(move |rank| rank.ended_silently(path))
+    }
+
+    /// Adds what a rank says whose label is that of one on each host; returns whether it is told which.
+    fn add_local_words(
+        &mut self,
+        local: u32,
+        mut output: Output,
+        path: &Path,
+        launchers: &[&AgentLog],
+    ) -> bool {
+        let shared = Arc::clone(&self.shared);
+        let whose = self.ended_silently(path);
+        let whose = whose.filter(|rank| rank.local_rank == Some(local));
+        let mut whose: Vec<&mut RankEvidence> = whose.collect();
+        if let [rank] = &mut whose[..] {
+            let is_its = |launcher: &&&AgentLog| {
+                let mut entries = launcher.entries.iter();
+                entries.any(|entry| entry.rank == rank.rank)
+            };
+            let launcher = launchers.iter().find(is_its).copied();
+            let is_cut = output.cut_after_summary(launcher);
+            rank.set_words(&output, path, &shared);
+            rank.output_shared = true;
+            return !is_cut;
+        }
+        if first::give_to_first(&mut whose, &output, path, &shared) {
+            return true;
+        }
+        let mut said = Hearsay::of(path, &output.text, &output.lines);
+        if let Some(said) = &mut said {
+            said.local_rank = Some(local);
+        }
+        self.nobodys_words |= said.is_some();
+        self.hearsay.extend(said);
+        false
     }
 
     fn add_words(

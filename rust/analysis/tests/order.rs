@@ -283,3 +283,39 @@ fn a_hosts_words_are_heard_for_workers_that_its_launcher_ended_and_did_not_list(
         (Some(0), "1-3")
     );
 }
+
+#[test]
+fn what_a_host_says_after_another_has_ended_is_not_of_that() {
+    let said = |local: u32, error: &str| {
+        format!(
+            "[default{local}]:Traceback (most recent call last):\n[default{local}]:  File \"t.py\", line 1, in f\n[default{local}]:{error}\n"
+        )
+    };
+    let waited = "torch.distributed.DistStoreError: wait timeout after 12000ms, keys: /default_pg/0//cpu//0/2";
+    let missing = "ModuleNotFoundError: No module named 'x'";
+    // Of its own workers the second launcher shows the error files.
+    let shown = format!(
+        "traceback : Traceback (most recent call last):\n    File \"t.py\", line 1, in f\n  {waited}\n"
+    );
+    let text = said(0, missing)
+        + &said(1, missing)
+        + &launcher(1, 0, &[])
+        + &said(0, waited)
+        + &said(1, waited)
+        + &launcher(0, 0, &[]).replace("traceback : x\n", &shown);
+    let job = Job::new("after");
+    job.write("console.log", text);
+    let found = job.report();
+    let root = found.root_cause.as_ref().expect("a cause");
+    assert_eq!(
+        (root.host.as_str(), root.category.as_str()),
+        ("node1", "import_error")
+    );
+    assert_eq!(
+        (
+            found.ranks.primary.as_str(),
+            found.ranks.collateral.as_str()
+        ),
+        ("2-3", "0-1")
+    );
+}

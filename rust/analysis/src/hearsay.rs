@@ -2,11 +2,11 @@
 
 use crate::classify::{self, Role, Rule, rules};
 use crate::decide::{Attempt, Decision, Subject};
-use crate::ending::{is_teardown, shape};
+use crate::ending::{is_ignored, is_teardown, shape};
 use crate::outcome::Outcome;
 use crate::reported::{is_error, shows_class};
 use crate::schema::Confidence;
-use crate::traceback::{chain, has_start, is_headline, split};
+use crate::traceback::{chain, has_start, is_headline, is_start, split};
 use crate::words::WAITS;
 use std::path::{Path, PathBuf};
 
@@ -43,6 +43,9 @@ pub(crate) fn last(text: &str) -> Option<(usize, &'static Rule)> {
     let mut best: Option<((usize, usize), &'static Rule)> = None;
     for (back, line) in lines.iter().rev().take(MOST_LINES).enumerate() {
         let index = lines.len() - 1 - back;
+        if is_of_ignored(&lines[..index]) {
+            continue;
+        }
         let judged = judged(line);
         let waits = judged.is_some_and(|(_, rule)| rule.id == WAITS);
         let judged = judged.filter(|_| own == waiting || !waits);
@@ -63,6 +66,18 @@ pub(crate) fn last(text: &str) -> Option<(usize, &'static Rule)> {
     }
     let ((_, index), rule) = best?;
     (!went_on(&lines, index)).then_some((index, rule))
+}
+
+/// Whether a line that follows these is the last of an exception that Python ignores.
+fn is_of_ignored(before: &[&str]) -> bool {
+    const MOST_FRAMES: usize = 100;
+    let stack = before.iter().rev().take(MOST_FRAMES);
+    let mut above = stack.skip_while(|line| line.starts_with(' '));
+    match above.next() {
+        Some(line) if is_start(line.trim()) => above.next().is_some_and(|line| is_ignored(line)),
+        Some(line) => is_ignored(line),
+        None => false,
+    }
 }
 
 /// Whether a loop that had begun before a line goes on after it to the end of the log: then what it tells of was survived.
@@ -302,6 +317,21 @@ mod tests {
         let warning = "[W socket.cpp:601] [c10d] The client socket has failed to connect to [node0]:43461 (errno: 113 - No route to host).\n";
         assert_eq!(read(warning), Some((0, "store-unreachable")));
         assert_eq!(read(&warning.replace("113", "99")), None);
+    }
+
+    #[test]
+    fn what_python_ignores_is_told_by_nobody() {
+        let error = "FileNotFoundError: [Errno 2] No such file or directory: 'a'\n";
+        let stack = "Traceback (most recent call last):\n  File \"t.py\", line 1, in f\n";
+        for ignored in [
+            "Exception ignored in atexit callback: <built-in function unlink>\n".to_owned(),
+            format!("Exception ignored in: <function f at 0x1>\n{stack}"),
+        ] {
+            assert_eq!(read(&format!("step 1\n{ignored}{error}")), None);
+            let text = format!("{error}{ignored}{error}");
+            assert_eq!(read(&text), Some((0, "missing-file")));
+        }
+        assert!(read(&format!("{stack}{error}")).is_some());
     }
 
     #[test]

@@ -368,7 +368,7 @@ impl Attempt<'_> {
         if evidence().any(|it| it.record.is_none() && it.torn) {
             return Some("its log ends in the middle of a line");
         }
-        if self.job.hearsay.iter().any(Hearsay::is_cause) {
+        if self.job.nobodys_words || self.job.hearsay.iter().any(Hearsay::is_cause) {
             return Some("another failure is told of nobody, and may have come first");
         }
         let own = |it: &RankEvidence| it.record.is_some() || it.status.is_some();

@@ -35,10 +35,8 @@ impl Job {
         // srun lists every task that failed, mpirun the first: with ranks beyond them, a task may be a host.
         let all_listed = spoken.is_subset(&listed);
         // mpirun gives process IDs, and tells of the first alone.
-        let by_step = |exit: &Exit| {
-            let is_end = exit.after_others || exit.ending;
-            matches!(exit.who, Who::Task(_)) && is_end && exit.pid.is_none()
-        };
+        let by_step =
+            |exit: &Exit| matches!(exit.who, Who::Task(_)) && exit.told_all && exit.pid.is_none();
         self.step_ended = !tasks_are_hosts && exits.iter().any(by_step);
         for exit in exits {
             let rank = match exit.who {

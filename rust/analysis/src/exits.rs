@@ -28,8 +28,8 @@ pub(crate) struct Exit {
     pub(crate) pid: Option<u32>,
     /// Whether the launcher had begun to end its processes by then, so that it may be the sender of the signal.
     pub(crate) after_others: bool,
-    /// Whether the launcher had said by then that it ends all of its processes.
-    pub(crate) ending: bool,
+    /// Whether the launcher ended a step, and tells of all processes that did not end well.
+    pub(crate) told_all: bool,
 }
 
 /// Which process it was.
@@ -279,6 +279,7 @@ pub(crate) fn exits(path: &Path, text: &str) -> Vec<Exit> {
         .filter(|(form, _)| has(form.literal))
         .collect();
     let (is_mpi, is_hydra) = (has("Process name: "), has("BAD TERMINATION"));
+    let remain = TASKS_REMAIN.iter().any(|words| has(words));
     let mut found: Vec<Exit> = Vec::new();
     if !forms.is_empty() || is_mpi || is_hydra {
         let (mut ending, mut cancelled) = (false, false);
@@ -302,16 +303,17 @@ pub(crate) fn exits(path: &Path, text: &str) -> Vec<Exit> {
                     continue;
                 }
                 let asked = [-9, -15, 137, 143].contains(&said.status);
+                let after_others = cancelled
+                    || asked && (ending || found.iter().any(|exit| exit.status != said.status));
                 found.push(Exit {
-                    ending,
+                    told_all: (ending || after_others) && !remain,
                     path: path.to_owned(),
                     line: index + 1,
                     who,
                     status: said.status,
                     host: said.host,
                     pid: said.pid,
-                    after_others: cancelled
-                        || asked && (ending || found.iter().any(|exit| exit.status != said.status)),
+                    after_others,
                 });
             }
         }
@@ -322,6 +324,13 @@ pub(crate) fn exits(path: &Path, text: &str) -> Vec<Exit> {
     }
     found
 }
+
+/// Words of srun and slurmstepd on tasks that did not end when they were told to. Source: slurm/src/srun/libsrun/launch.c,
+/// slurm/src/slurmd/slurmstepd
+const TASKS_REMAIN: &[&str] = &[
+    "Timed out waiting for job step to complete",
+    "NOT ENDING WITH SIGNALS",
+];
 
 fn too_many(who: Who) -> bool {
     matches!(who, Who::Task(number) | Who::Local(number) | Who::Rank(number) if number >= MAX_TASK)
@@ -372,7 +381,7 @@ fn of_shell(path: &Path, text: &str) -> Option<Exit> {
         host: None,
         pid: None,
         after_others: false,
-        ending: false,
+        told_all: false,
     })
 }
 

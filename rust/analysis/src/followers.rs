@@ -9,9 +9,10 @@ use std::collections::BTreeSet;
 impl Attempt<'_> {
     /// Takes those for ended by their launchers.
     ///
-    /// Where no rank lost a peer all may have failed by themselves, and which of them was seen first says nothing.
+    /// Where no rank lost a peer all may have failed by themselves, and which of them was seen first says nothing; where
+    /// failures are told of nobody, one may be theirs.
     pub(crate) fn note_followers(&mut self) {
-        if self.victims() == 0 {
+        if self.victims() == 0 || self.job.nobodys_words {
             return;
         }
         let asked = |rank: u32| {

@@ -67,7 +67,8 @@ impl Outcome<'_> {
         };
         let rule = told.rule;
         let can_be = match (&self.evidence.status, own) {
-            (None, Some(_)) => !self.evidence.output_shared,
+            // Who goes on after it has survived it.
+            (None, Some(_)) => !self.evidence.output_shared && reported.own_is_end,
             // Of whom nothing tells the number, others' words may tell more.
             (None, None) => !self.evidence.nameless,
             // Python ends with 1 after an exception, as a program does that prints one; else a status says no less.

@@ -24,6 +24,8 @@ pub(crate) struct Reported<'a> {
     pub(crate) own: Option<&'a str>,
     /// Whether that is the last of them all.
     pub(crate) own_is_last: bool,
+    /// Whether the program says nothing more after it.
+    pub(crate) own_is_end: bool,
 }
 
 /// Returns what the last lines of a text report.
@@ -49,6 +51,7 @@ pub(crate) fn of(text: &str) -> Reported<'_> {
             // A program that goes on says more after it.
             _ if back < 2 + found.consequences && is_error(line) => {
                 found.own_is_last |= found.own.is_none() && found.consequence.is_none();
+                found.own_is_end |= back == 0;
                 found.own.get_or_insert(line);
             }
             _ => {}

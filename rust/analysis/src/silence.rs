@@ -259,7 +259,9 @@ impl Attempt<'_> {
     fn is_passed_over(&self, rank: u32) -> bool {
         let told = |outcome: &Outcome<'_>| outcome.evidence.status.is_some();
         let others = |(&other, outcome): (&u32, &Outcome<'_>)| (other == rank) != told(outcome);
+        // What the scheduler or the kernel says of a host may be the end of its tasks.
         self.job.step_ended
+            && self.job.facts.is_empty()
             && self.missing.is_empty()
             && self.outcomes.get(&rank).is_some()
             && self.outcomes.iter().all(others)

@@ -62,6 +62,8 @@ pub(crate) struct Reported {
     pub(crate) own: Option<LastWords>,
     /// Whether that is the last.
     pub(crate) own_is_last: bool,
+    /// Whether nothing follows it.
+    pub(crate) own_is_end: bool,
 }
 
 /// One exception of a chain.
@@ -216,6 +218,7 @@ impl Reported {
             consequence: found.consequence.map(|(rule, said)| told(rule, said)),
             own: found.own.map(|said| told(rule_of_own(said), said)),
             own_is_last: found.own_is_last,
+            own_is_end: found.own_is_end,
         })
     }
 }
@@ -226,7 +229,7 @@ fn rule_of_own(said: &str) -> &'static Rule {
     let known = known.filter(|rule| !rule.generic && rule.role == Role::Primary);
     known.unwrap_or_else(|| {
         let shown = reported::shows_class(said);
-        rules().by_id(if shown { "exception" } else { "exit" })
+        rules().by_id(if shown { "printed-exception" } else { "exit" })
     })
 }
 

@@ -17,12 +17,13 @@ pub(super) fn give_to_first(
     shared: &Shared,
 ) -> bool {
     let asked = |worker: &RankEvidence| worker.status.as_ref().and_then(|it| it.asked);
+    let all = workers.len();
     let are_told = workers.iter().all(|it| asked(it).is_some());
     let mut first = workers.iter_mut().filter(|it| asked(it) == Some(false));
     let (Some(worker), None, true) = (first.next(), first.next(), are_told) else {
         return false;
     };
-    let Some(own) = own_words(output) else {
+    let Some(own) = own_words(output, all) else {
         return false;
     };
     worker.set_words(&own, path, shared);
@@ -30,18 +31,20 @@ pub(super) fn give_to_first(
     true
 }
 
-/// Returns the part of an output that tells of a failure, where all the rest tells of lost peers; `None` where that is not
-/// so.
-fn own_words(output: &Output) -> Option<Output> {
+/// Returns the part of an output that tells of a failure, where all the rest tells of peers that others of these workers
+/// lost; `None` where that is not so. Where each of them lost one, the failure was survived.
+fn own_words(output: &Output, workers: usize) -> Option<Output> {
     if !traceback::has_start(&output.text) {
         let reported = reported::of(&output.text);
-        let is_told = reported.own.is_some() && reported.consequences > 0;
+        let lost = reported.consequences;
+        let is_told = reported.own.is_some() && lost > 0 && lost < workers;
         return is_told.then(|| output.clone());
     }
     let (lost, mut own): (Vec<Output>, Vec<Output>) = voices::apart(output.clone())
         .into_iter()
         .partition(|voice| voice.ends_as_victim() == Some(true));
-    own.pop().filter(|_| own.is_empty() && !lost.is_empty())
+    let is_told = !lost.is_empty() && lost.len() < workers;
+    own.pop().filter(|_| own.is_empty() && is_told)
 }
 
 impl Output {

@@ -49,7 +49,10 @@ pub(super) fn take_late(ranks: &mut BTreeMap<Label, Output>, launchers: &[&Agent
     let (blocks, assumed) = match below.split_last() {
         // Where one launcher's workers had said nothing, the lines below its summary are another's.
         Some((_, others)) if others.iter().all(|block| !block.is_empty()) => (below, false),
-        Some((last, others)) if others.iter().all(Range::is_empty) => {
+        // What stands above is a part of what they said, and the rest tells no more which is which.
+        Some((last, others))
+            if others.iter().all(Range::is_empty) && lines.range(..last.start).next().is_none() =>
+        {
             let mut blocks = parts(&lines, last.clone());
             in_order_of_launchers(&mut blocks, &lines, &summaries);
             (blocks, true)

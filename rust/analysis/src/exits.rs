@@ -325,11 +325,12 @@ pub(crate) fn exits(path: &Path, text: &str) -> Vec<Exit> {
     found
 }
 
-/// Words of srun and slurmstepd on tasks that did not end when they were told to. Source: slurm/src/srun/libsrun/launch.c,
+/// Words of srun and slurmstepd on tasks that did not end when they were told to, or were lost with their host. Source: slurm/src/srun/libsrun/launch.c,
 /// slurm/src/slurmd/slurmstepd
 const TASKS_REMAIN: &[&str] = &[
     "Timed out waiting for job step to complete",
     "NOT ENDING WITH SIGNALS",
+    " FAILURE, SEE SLURMCTLD LOG",
 ];
 
 fn too_many(who: Who) -> bool {

@@ -285,6 +285,24 @@ fn speakers(path: &Path, text: &str) -> Vec<AgentLog> {
             )),
         }
     }
+    for at in 0..speakers.len() {
+        let log = &mut speakers[at].1;
+        let mut pids = log.entries.iter().filter_map(|entry| entry.pid);
+        let is_last = |failed: &Failed| pids.any(|pid| failed.pid == Some(pid));
+        // What failed after the last that a launcher sums up is of another, whose summary is not here.
+        if let Some(last) = log.failed.iter().position(is_last)
+            && last + 1 < log.failed.len()
+        {
+            let others = log.failed.split_off(last + 1);
+            let path = path.to_owned();
+            let other = AgentLog {
+                path,
+                failed: others,
+                ..AgentLog::default()
+            };
+            speakers.push((None, other));
+        }
+    }
     // Of several launchers' rounds in one log nothing tells whose is whose.
     if let [(_, log)] = &mut speakers[..] {
         log.rounds = rounds(text);

@@ -5,7 +5,7 @@
 use crate::console::{Console, Label, Output};
 use crate::exits::Exit;
 use crate::logs::AgentLog;
-use crate::speakers::rank_of_name;
+use crate::speakers::{rank_of_line, rank_of_name};
 use crate::voices;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -81,7 +81,9 @@ pub(crate) fn ranks_of(
     }
     let tasks: BTreeSet<u32> = exits.iter().filter_map(Exit::task).collect();
     // Beside whatever tells of ranks, or of another series, it may be of anything.
-    let nothing_tells = all.len() == 1 && agents.is_empty() && exits.is_empty();
+    let of_series: usize = all.values().map(|series| series.logs.len()).sum();
+    let is_alone = all.len() == 1 && of_series >= consoles.len();
+    let nothing_tells = is_alone && agents.is_empty() && exits.is_empty();
     let told = all.into_iter().filter(|(name, series)| {
         series.is_of_ranks() || series.is_of(&tasks) || nothing_tells && series.is_of_workers(name)
     });

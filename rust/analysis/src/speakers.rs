@@ -13,6 +13,7 @@ use crate::logs::AgentLog;
 use crate::reported;
 use crate::traceback;
 use crate::words::{Words, last_words};
+pub(crate) use first::rank_of_line;
 use parts::attempts;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -155,7 +156,7 @@ impl Job {
             rank.output_shared = true;
             return !is_cut;
         }
-        if first::give_to_first(&mut whose, &output, path, &shared) {
+        if first::give_to_one(&mut whose, &output, path, &shared) {
             return true;
         }
         let mut said = Hearsay::of(path, &output.text, &output.lines);
@@ -272,7 +273,7 @@ impl Job {
             || self::all_lost(&part.text, whose.len())
             || says_alike(&part.text, whose.len())
             || part.become_common(whose.len());
-        if !alike && first::give_to_first(&mut whose, &part, path, &shared) {
+        if !alike && first::give_to_one(&mut whose, &part, path, &shared) {
             return Whose::Known;
         }
         let found = match whose.len() {

@@ -250,6 +250,10 @@ fn warned_cause(finding: &Finding, text: &str) -> Option<(usize, Finding)> {
     if memmem::find(text.as_bytes(), b" has failed to connect to [").is_some() {
         return None;
     }
+    // A name that was not known at first may be known later, at which nobody answers.
+    if finding.rule.role == Role::Timeout && !warned_at_the_end(text, said_before) {
+        return None;
+    }
     let warnings = memmem::rfind_iter(text.as_bytes(), said_before);
     let mut causes = warnings.filter_map(|at| {
         let said = text[at..].lines().next()?.trim();
@@ -263,6 +267,31 @@ fn warned_cause(finding: &Finding, text: &str) -> Option<(usize, Finding)> {
     let ended_by = (finding.rule.role == Role::Timeout).then(|| Arc::clone(&finding.headline));
     let warned = Finding::plain(rule, fingerprint, said.to_owned());
     Some((at, Finding { ended_by, ..warned }))
+}
+
+/// Whether the last such warning of the store's client came as it gave up, by the time that torch's logger puts first.
+fn warned_at_the_end(text: &str, warning: &str) -> bool {
+    const TOGETHER: u32 = 2;
+    let clock = |line: &str| -> Option<u32> {
+        let time = line.split(' ').nth(1)?;
+        let mut parts = time
+            .splitn(3, ':')
+            .map(|part| part.split('.').next()?.parse().ok());
+        let (hours, minutes, seconds): (u32, u32, u32) =
+            (parts.next()??, parts.next()??, parts.next()??);
+        hours
+            .checked_mul(3600)?
+            .checked_add(minutes.checked_mul(60)?)?
+            .checked_add(seconds)
+    };
+    let mut lines = text.lines().rev();
+    let gave_up =
+        lines.find(|line| line.starts_with("[E") && line.contains("client socket has timed out"));
+    let warned = lines.find(|line| line.contains(warning));
+    match (warned.and_then(clock), gave_up.and_then(clock)) {
+        (Some(warned), Some(gave_up)) => gave_up.wrapping_sub(warned) <= TOGETHER,
+        _ => false,
+    }
 }
 
 impl Line {

@@ -6,29 +6,51 @@ use crate::classify::{self, Role};
 use crate::console::Output;
 use crate::kept::Shared;
 use crate::{ending, reported, traceback, voices};
+use regex::Regex;
 use std::path::Path;
+use std::sync::LazyLock;
 
-/// Gives words of several workers to the one that its launcher saw end before it asked others to, where it is the only
-/// such; returns whether it is.
-pub(super) fn give_to_first(
+/// Gives words of several workers to the one that they name, else to the one that its launcher saw end before it asked the
+/// others to; returns whether there is one.
+pub(super) fn give_to_one(
     workers: &mut [&mut RankEvidence],
     output: &Output,
     path: &Path,
     shared: &Shared,
 ) -> bool {
-    let asked = |worker: &RankEvidence| worker.status.as_ref().and_then(|it| it.asked);
-    let all = workers.len();
-    let are_told = workers.iter().all(|it| asked(it).is_some());
-    let mut first = workers.iter_mut().filter(|it| asked(it) == Some(false));
-    let (Some(worker), None, true) = (first.next(), first.next(), are_told) else {
+    let Some(own) = own_words(output, workers.len()) else {
         return false;
     };
-    let Some(own) = own_words(output, all) else {
+    let named = reported::of(&own.text).own.and_then(rank_of_line);
+    let worker = match named {
+        Some(named) => workers.iter_mut().find(|worker| worker.rank == named),
+        None => first_ended(workers).and_then(|first| workers.get_mut(first)),
+    };
+    let Some(worker) = worker else {
         return false;
     };
     worker.set_words(&own, path, shared);
-    (worker.output_shared, worker.words_assumed) = (true, true);
+    (worker.output_shared, worker.words_assumed) = (true, named.is_none());
     true
+}
+
+/// Returns the place of the only worker that its launcher saw end before it asked the others to.
+fn first_ended(workers: &[&mut RankEvidence]) -> Option<usize> {
+    let asked = |worker: &RankEvidence| worker.status.as_ref().and_then(|it| it.asked);
+    let are_told = workers.iter().all(|it| asked(it).is_some());
+    let mut first = (0..workers.len()).filter(|&at| asked(workers[at]) == Some(false));
+    let (first, None, true) = (first.next()?, first.next(), are_told) else {
+        return None;
+    };
+    Some(first)
+}
+
+/// Reads `[rank 1] training failed: …`, `rank=1: …`.
+pub(crate) fn rank_of_line(line: &str) -> Option<u32> {
+    static RANK: LazyLock<Regex> = LazyLock::new(|| {
+        Regex::new(r"(?i)(?:\b|_)rank[ =:#_]{0,2}(\d{1,7})\b").expect("it is tested")
+    });
+    RANK.captures(line)?.get(1)?.as_str().parse().ok()
 }
 
 /// Returns the part of an output that tells of a failure, where all the rest tells of peers that others of these workers

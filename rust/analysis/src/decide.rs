@@ -302,6 +302,16 @@ impl Attempt<'_> {
             return None;
         }
         let rule = self.rule(alike[0]);
+        let wordless = |rank: &u32| {
+            let evidence = self.outcomes[rank].evidence;
+            self.left_with_one(*rank) && evidence.words.is_none()
+        };
+        let wordless = alike.iter().all(wordless);
+        let in_what = if wordless {
+            "with the same exit code and no word"
+        } else {
+            in_what
+        };
         let mut reasons = vec![format!(
             "{} of {} ranks failed alike, {in_what}",
             alike.len(),
@@ -325,6 +335,7 @@ impl Attempt<'_> {
         let unsaid = mute && self.others_ended();
         let confidence = if vague
             || unsaid
+            || wordless
             || rule.role == Role::Ambiguous
             || alike.iter().any(shared) && quiet > 0
         {

@@ -137,13 +137,15 @@ impl Series<'_> {
             return false;
         }
         let mut lost = false;
-        let fails = |log: &Log<'_>| match log {
-            Log::Untold(_, Some(output)) => {
-                ends_as_victim(output).inspect(|it| lost |= it).is_some()
+        let fails = |(place, log): (&Place, &Log<'_>)| match (place, log) {
+            (Place::Number(number), Log::Untold(_, Some(output))) => {
+                let mut named = output.text.lines().filter_map(rank_of_line);
+                let is_it = named.all(|named| named == *number);
+                is_it && ends_as_victim(output).inspect(|it| lost |= it).is_some()
             }
             _ => false,
         };
-        self.logs.values().all(fails) && lost
+        self.logs.iter().all(fails) && lost
     }
 
     /// Whether its places have no gap, as a log of another job would leave, all that tell their ranks tell their places,

@@ -80,6 +80,13 @@ fn the_failure_is_that_of_the_worker_after_which_the_others_were_asked_to_end() 
             told.contains("IndexError") && told.contains("no label tells whose"),
             "{told}"
         );
+        // A fourth that lost one is more than there are ranks: the failure was survived.
+        let more = match own.rfind("Traceback") {
+            Some(at) => own.clone() + &own[at..],
+            None => own.clone() + &lost(),
+        };
+        let found = pods(&zero, &(more + &launcher(1, 1, &[0])));
+        assert_eq!(cause(&found).0, None, "{own}: {:?}", found.root_cause);
         // Of two that were seen at once nothing tells.
         let found = pods(&zero, &(own + &launcher(1, 1, &[])));
         assert_eq!(cause(&found).0, None);
@@ -160,6 +167,14 @@ fn lines_below_a_launchers_summary_are_of_its_own_ranks() {
             assert!(format!("{:?}", found.root_cause).contains("rank number is assumed"));
         }
     }
+    // Those of a part that was written before are no sign.
+    let found = both([0, 1], &(of_one.clone() + &with_own));
+    let job = Job::new("flushed");
+    job.write(
+        "console.log",
+        steps.to_owned() + &launcher(1, 0, &[]) + &launcher(0, 0, &[]) + &with_steps + &with_own,
+    );
+    assert_eq!((cause(&found).0, cause(&job.report()).0), (None, None));
     // Without any, where one has not said its last word, and where one says another, nothing tells whose they are.
     let untold = (None, "python_exception", Confidence::Low);
     for words in [
@@ -206,15 +221,34 @@ fn workers_that_all_failed_are_the_ranks_of_their_numbers() {
             .any(|it| it.contains("rank number is assumed"))
     );
     assert_eq!(found.ranks.collateral, "0,2");
+    let raised =
+        "Traceback (most recent call last):\n  File \"t.py\", line 1, in f\nKeyError: 'a'\n";
+    let raised = raised.to_owned();
     for (names, words) in [
         // Of a node there may be several; a gap is another log that is not here; one that did not fail may be a launcher's.
         (["node-0.log", "node-1.log", "node-2.log"], words),
-        (["j-worker-0.log", "j-worker-1.log", "j-worker-3.log"], words),
+        (
+            ["j-worker-0.log", "j-worker-1.log", "j-worker-3.log"],
+            words,
+        ),
         (pods, [lost.as_str(), OWN, "step 1\nstep 2\n"]),
         // Two of one pod; and where no peer was lost these need not be of one job.
-        (pods, [&lost, OWN, &"Traceback (most recent call last):\n  File \"t.py\", line 1, in f\n    g()\nValueError: x\n".repeat(2)]),
+        (pods, [&lost, OWN, &raised.repeat(2)]),
         (pods, [OWN, OWN, OWN]),
-(pods, [OWN, "step 0\nTraceback (most recent call last):\n  File \"t.py\", line 1, in f\nKeyError: 'a'\n", "training failed: ValueError: x\n"]),
+        (pods, [OWN, &raised, "training failed: ValueError: x\n"]),
+        // Those after a master are numbered from 0 as well; words name another rank.
+        (
+            ["j-worker-0.log", "j-worker-1.log", "j-master.log"],
+            [OWN, lost.as_str(), lost.as_str()],
+        ),
+        (
+            pods,
+            [
+                lost.as_str(),
+                &format!("GLOBAL_RANK: 2, MEMBER: 3/4\n{OWN}"),
+                lost.as_str(),
+            ],
+        ),
     ] {
         assert_eq!(cause(&workers(names, words)).0, None, "{names:?} {words:?}");
     }
@@ -317,5 +351,38 @@ fn what_a_host_says_after_another_has_ended_is_not_of_that() {
             found.ranks.collateral.as_str()
         ),
         ("2-3", "0-1")
+    );
+}
+
+#[test]
+fn a_rank_that_words_name_is_believed_over_the_order() {
+    let zero = lost().repeat(2) + &launcher(0, 0, &[1]);
+    for margin in ["[rank {}] ", "rank {}: ", "RANK={} | "] {
+        let of = |rank: u32, text: &str| margin.replace("{}", &rank.to_string()) + text;
+        let one = of(2, OWN) + &of(3, &lost()) + &launcher(1, 1, &[0]);
+        let found = pods(&zero, &one);
+        assert_eq!(cause(&found).0, Some(2), "{margin}");
+        // One of another host is no word of this.
+        let one = of(0, OWN) + &of(3, &lost()) + &launcher(1, 1, &[0]);
+        assert_ne!(cause(&pods(&zero, &one)).0, Some(0), "{margin}");
+    }
+}
+
+#[test]
+fn a_console_that_is_cut_before_a_summary_tells_of_one_attempt() {
+    let job = Job::new("cut");
+    let one = launcher(1, 0, &[]);
+    let (failed, _) = one.split_once("====").expect("a rule");
+    let zero = launcher(0, 0, &[]);
+    let (first, rest) = zero.split_once('\n').expect("a line");
+    job.write("console.log", format!("{first}\n{failed}{rest}"));
+    let found = job.report();
+    assert_eq!(found.job.attempts, 1, "{:?}", found.attempts);
+    // Without a word of any, that all left alike is no proof of a setting.
+    assert_eq!((cause(&found).0, cause(&found).2), (None, Confidence::Low));
+    let told = found.root_cause.expect("a cause").evidence.concat();
+    assert!(
+        told.contains("with the same exit code and no word"),
+        "{told}"
     );
 }

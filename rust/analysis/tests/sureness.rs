@@ -276,3 +276,35 @@ fn a_traceback_without_a_beginning_may_be_that_of_a_handler() {
         assert_eq!(cause(&job.report()), (Some(1), "missing_file", expected));
     }
 }
+
+#[test]
+fn a_failure_of_nobody_may_have_come_first() {
+    let error = traceback("ValueError: bad batch");
+    let zero = error.clone() + &failed(3, 0, 20) + &summary(&[(1, 1, 21), (0, 3, 20)]);
+    let job = Job::new("nobodys");
+    job.write("train-worker-0.log", closing(21) + &zero);
+    job.write("train-worker-1.log", labelled(2, PEER) + &labelled(3, PEER));
+    let found = job.report();
+    assert!(!sure(&found), "{:?}", found.root_cause);
+    // Which of the two it is, the order does not tell.
+    assert_eq!(found.ranks.primary, "0-1");
+}
+
+#[test]
+fn an_error_after_which_the_program_goes_on_is_no_end() {
+    let said = |end: &str| -> String {
+        (0..4).map(|task| format!("{task}: step 0\n{task}: could not write the plot: PermissionError: [Errno 13] Permission denied\n{end}")
+            .replace("{task}", &task.to_string())).collect()
+    };
+    let report = |text: String| {
+        let job = Job::new("survived");
+        job.write("slurm-1.out", text);
+        job.report()
+    };
+    assert!(
+        report(said("{task}: training finished\n"))
+            .root_cause
+            .is_none()
+    );
+    assert!(report(said("")).root_cause.is_some());
+}

@@ -105,6 +105,15 @@ fn a_task_of_whose_end_srun_tells_nothing_ended_well() {
     let two = hooked(&[(0, 0), (2, 2)], PEER);
     let found = report(&(all.clone() + &two + &ended(&others)));
     assert_eq!(cause(&found), (Some(1), "left_early", Confidence::Medium));
+    // Nor where tasks or hosts are left that did not end as they were told to.
+    for words in [
+        "srun: error: Node failure on node0\n",
+        "srun: error: Timed out waiting for job step to complete\n",
+        "slurmstepd: error: *** STEP 4711.0 STEPD TERMINATED ON node0 AT 2026-11-30T14:00:00 DUE TO JOB NOT ENDING WITH SIGNALS ***\n",
+    ] {
+        let found = report(&(all.clone() + &lost + &ended(&others) + words));
+        assert_ne!(cause(&found).1, "left_early", "{words}");
+    }
     // Nor of one that never spoke.
     let found = report(&(lost + &ended(&others)));
     assert_ne!(cause(&found).1, "left_early");

@@ -93,6 +93,8 @@ impl Exit {
     }
 
     fn status(&self) -> Status {
+        // No launcher ends its processes by SIGHUP.
+        let is_others = (self.status == -1).then_some(false);
         Status {
             value: self.status,
             time_ns: None,
@@ -100,7 +102,7 @@ impl Exit {
             log: self.path.clone(),
             pid: self.pid,
             forced: Some(self.after_others),
-            asked: self.after_others.then_some(true),
+            asked: self.after_others.then_some(true).or(is_others),
         }
     }
 }

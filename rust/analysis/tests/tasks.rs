@@ -134,6 +134,19 @@ fn tasks_that_were_all_asked_to_end_were_ended_from_outside() {
 }
 
 #[test]
+fn who_ended_by_a_hangup_was_not_ended_by_srun() {
+    let text = hooked(&[(1, 1), (2, 2), (3, 3)], PEER) + "0: step 1\n";
+    let how = [(0, "Hangup"), (1, FAILED), (3, FAILED), (2, "Terminated")];
+    let found = report(&(text + &ended(&how)));
+    assert_eq!(
+        (cause(&found).0, cause(&found).1),
+        (Some(0), "killed_unknown")
+    );
+    let told = found.root_cause.expect("a cause").title;
+    assert!(told.contains("sender unknown"), "{told}");
+}
+
+#[test]
 fn launchers_under_srun_are_told_apart_by_their_tasks() {
     const ELASTIC: &str = "torch/distributed/elastic/multiprocessing/api.py";
     let entry = |rank: u32| {

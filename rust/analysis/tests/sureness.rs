@@ -280,9 +280,9 @@ fn a_traceback_without_a_beginning_may_be_that_of_a_handler() {
 #[test]
 fn a_failure_of_nobody_may_have_come_first() {
     let error = traceback("ValueError: bad batch");
-    let zero = error.clone() + &failed(3, 0, 20) + &summary(&[(1, 1, 21), (0, 3, 20)]);
+    let zero = closing(21) + &failed(3, 0, 20) + &summary(&[(1, 1, 21), (0, 3, 20)]);
     let job = Job::new("nobodys");
-    job.write("train-worker-0.log", closing(21) + &zero);
+    job.write("train-worker-0.log", error + &zero);
     job.write("train-worker-1.log", labelled(2, PEER) + &labelled(3, PEER));
     let found = job.report();
     assert!(!sure(&found), "{:?}", found.root_cause);

@@ -170,7 +170,12 @@ fn judged(line: &str) -> Option<(usize, &'static Rule)> {
             let class = if exception { split(line).0 } else { "" };
             let rule = rules().by_text(class, line, "");
             let shown = || exception || shows_class(line);
-            rule.or_else(|| shown().then(|| rules().by_id("exception")))?
+            let id = if exception {
+                "exception"
+            } else {
+                "printed-exception"
+            };
+            rule.or_else(|| shown().then(|| rules().by_id(id)))?
         }
     };
     let order = match rule.role {
@@ -357,7 +362,7 @@ mod tests {
         for (own, rule) in [
             (
                 "training failed: IndexError: list index out of range\n",
-                "exception",
+                "printed-exception",
             ),
             (
                 "training failed: OSError: [Errno 28] No space left on device\n",

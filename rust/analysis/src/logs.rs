@@ -287,10 +287,12 @@ fn speakers(path: &Path, text: &str) -> Vec<AgentLog> {
     }
     for at in 0..speakers.len() {
         let log = &mut speakers[at].1;
-        let mut pids = log.entries.iter().filter_map(|entry| entry.pid);
-        let is_last = |failed: &Failed| pids.any(|pid| failed.pid == Some(pid));
+        let is_last = |failed: &Failed| {
+            let mut pids = log.entries.iter().filter_map(|entry| entry.pid);
+            pids.any(|pid| failed.pid == Some(pid))
+        };
         // What failed after the last that a launcher sums up is of another, whose summary is not here.
-        if let Some(last) = log.failed.iter().position(is_last)
+        if let Some(last) = log.failed.iter().rposition(is_last)
             && last + 1 < log.failed.len()
         {
             let others = log.failed.split_off(last + 1);

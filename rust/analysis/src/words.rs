@@ -245,13 +245,11 @@ fn warned_cause(finding: &Finding, text: &str) -> Option<(usize, Finding)> {
         "init-timeout" | "rendezvous-unreachable" => "network addresses of (",
         _ => return None,
     };
-    // A name without an address of IPv6 may have one of IPv4, at which then nobody answers. Source:
-    // torch/csrc/distributed/c10d/socket.cpp, `SocketConnectOp`
-    if memmem::find(text.as_bytes(), b" has failed to connect to [").is_some() {
-        return None;
-    }
-    // A name that was not known at first may be known later, at which nobody answers.
-    if finding.rule.role == Role::Timeout && !warned_at_the_end(text, said_before) {
+    // A name that was not known at first may be known later, and one without an address of IPv6 may have one of IPv4, at
+    // which then nobody answers. Source: torch/csrc/distributed/c10d/socket.cpp, `SocketConnectOp`
+    let answers = || memmem::find(text.as_bytes(), b" has failed to connect to [").is_some();
+    let of_store = finding.rule.role == Role::Timeout;
+    if of_store && (answers() || !warned_at_the_end(text, said_before)) {
         return None;
     }
     let warnings = memmem::rfind_iter(text.as_bytes(), said_before);
@@ -264,7 +262,7 @@ fn warned_cause(finding: &Finding, text: &str) -> Option<(usize, Finding)> {
     let (at, rule, said) = causes.next()?;
     let fingerprint = Fingerprint::of(&rule.category, "", said, std::iter::empty());
     // The name of a host that is gone is forgotten, and who waits for it may be a victim.
-    let ended_by = (finding.rule.role == Role::Timeout).then(|| Arc::clone(&finding.headline));
+    let ended_by = of_store.then(|| Arc::clone(&finding.headline));
     let warned = Finding::plain(rule, fingerprint, said.to_owned());
     Some((at, Finding { ended_by, ..warned }))
 }

@@ -362,6 +362,13 @@ fn a_rank_that_words_name_is_believed_over_the_order() {
         let one = of(2, OWN) + &of(3, &lost()) + &launcher(1, 1, &[0]);
         let found = pods(&zero, &one);
         assert_eq!(cause(&found).0, Some(2), "{margin}");
+        // That of a tensor is none.
+        let tensor = "training failed: ValueError: expected rank 2 tensor\n";
+        let found = pods(
+            &zero,
+            &(tensor.to_owned() + &lost() + &launcher(1, 1, &[0])),
+        );
+        assert_eq!(cause(&found).0, Some(3));
         // One of another host is no word of this.
         let one = of(0, OWN) + &of(3, &lost()) + &launcher(1, 1, &[0]);
         assert_ne!(cause(&pods(&zero, &one)).0, Some(0), "{margin}");

@@ -244,7 +244,10 @@ fn nccls_warning_says_more_than_the_code_that_it_returns() {
     let proxy = "node-b:980:1399 [0] misc/socket.cc:49 NCCL WARN socketProgress: Connection closed by remote peer node-b<51159>\n";
     let code = "torch.distributed.DistBackendError: NCCL error in: x.cpp:1333, internal error - please report this issue to the NCCL developers, NCCL version 2.18.1\nncclInternalError: Internal check failed.\n";
     let error = format!("{START}  File \"t.py\", line 1, in main\n{code}");
+    // As torch says of each first try, which a later one makes good.
+    let retried = "[W socket.cpp:601] [c10d] The client socket has failed to connect to [localhost]:29500 (errno: 99 - Cannot assign requested address).\n";
     for text in [
+        format!("{retried}{full}{error}"),
         format!("{full}{proxy}{error}"),
         format!("{proxy}{full}{error}"),
         format!("{error}{proxy}{full}"),

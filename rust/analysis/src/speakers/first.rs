@@ -1,5 +1,5 @@
-//! Whose the failure is in words without a label: that of the worker that the launcher asked nothing, where it had asked
-//! all the others to end.
+//! Whose the failure is in words without a label: that of the worker that they name, else of the one that the launcher
+//! asked nothing, where it had asked all the others to end.
 
 use crate::assemble::RankEvidence;
 use crate::classify::{self, Role};
@@ -21,7 +21,7 @@ pub(super) fn give_to_one(
     let Some(own) = own_words(output, workers.len()) else {
         return false;
     };
-    let named = reported::of(&own.text).own.and_then(rank_of_line);
+    let named = reported::of(&own.text).own.and_then(rank_of_margin);
     let worker = match named {
         Some(named) => workers.iter_mut().find(|worker| worker.rank == named),
         None => first_ended(workers).and_then(|first| workers.get_mut(first)),
@@ -45,7 +45,15 @@ fn first_ended(workers: &[&mut RankEvidence]) -> Option<usize> {
     Some(first)
 }
 
-/// Reads `[rank 1] training failed: …`, `rank=1: …`.
+/// Reads `[rank 1] training failed: …`, `rank=1: …`; further on a rank may be a tensor's.
+fn rank_of_margin(line: &str) -> Option<u32> {
+    const NAME: &str = "rank";
+    let text = line.trim_start_matches(|c: char| !c.is_ascii_alphanumeric());
+    let begins = text.get(..NAME.len())?.eq_ignore_ascii_case(NAME);
+    begins.then(|| rank_of_line(text)).flatten()
+}
+
+/// Reads the first rank that a line names: `GLOBAL_RANK: 1`, `rank 1 of 3`.
 pub(crate) fn rank_of_line(line: &str) -> Option<u32> {
     static RANK: LazyLock<Regex> = LazyLock::new(|| {
         Regex::new(r"(?i)(?:\b|_)rank[ =:#_]{0,2}(\d{1,7})\b").expect("it is tested")

@@ -10,7 +10,7 @@ use std::ops::Range;
 /// So many lines of a summary follow the rank of its last entry, besides a traceback.
 const BELOW_RANK: usize = 8;
 
-/// What a rank said, in which attempt, and whether nothing but the order of launchers' ends tells that it was this rank.
+/// What a rank said, in which attempt, and whether nothing but who says more than others tells that it was this rank.
 pub(super) struct Late {
     pub(super) rank: u32,
     pub(super) attempt: u32,
@@ -23,6 +23,9 @@ type Lines<'a> = BTreeMap<usize, (u32, &'a str)>;
 
 /// Takes out the lines that stand below the summaries of several launchers.
 pub(super) fn take_late(ranks: &mut BTreeMap<Label, Output>, launchers: &[&AgentLog]) -> Vec<Late> {
+    if launchers.len() < 2 {
+        return Vec::new();
+    }
     let mut summaries: Vec<(usize, &AgentLog)> = Vec::new();
     for launcher in launchers {
         let Some(last) = launcher.entries.iter().max_by_key(|entry| entry.line) else {
@@ -32,7 +35,7 @@ pub(super) fn take_late(ranks: &mut BTreeMap<Label, Output>, launchers: &[&Agent
     }
     summaries.sort_by_key(|(line, _)| *line);
     let mut lines = Lines::new();
-    for (label, output) in ranks.iter().filter(|_| summaries.len() > 1) {
+    for (label, output) in ranks.iter() {
         if let Label::Local(local) = label {
             let said = output.text.lines().map(|line| (*local, line));
             lines.extend(output.lines.iter().copied().zip(said));

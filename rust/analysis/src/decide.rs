@@ -409,7 +409,7 @@ impl Attempt<'_> {
             decision.confidence = decision.confidence.min(Confidence::Medium);
             return decision;
         }
-        let first = self.earliest(candidates).unwrap_or(candidates[0]);
+        let first = self.first(candidates).unwrap_or(candidates[0]);
         let rest = others(first);
         let mut decision = self.one(first, rest.clone());
         // When a rank that vanished was last heard of is not when it died.

@@ -186,7 +186,7 @@ fn a_peer_that_lost_the_first_to_fail_is_never_first() {
 fn two_faults_are_ordered_by_time_only_where_clocks_can_tell() {
     for (gap, host_of_second, expected) in [
         (5, 0, (Some(1), Confidence::Medium)),
-        (5 * SECOND, 2, (Some(1), Confidence::Medium)),
+        (7 * SECOND, 2, (Some(1), Confidence::Medium)),
         (SECOND, 2, (Some(1), Confidence::Low)),
     ] {
         let job = Job::new(&format!("order-{gap}-{host_of_second}"));
@@ -206,6 +206,31 @@ fn two_faults_are_ordered_by_time_only_where_clocks_can_tell() {
         let (rank, _, confidence) = cause(&report);
         assert_eq!((rank, confidence), expected, "{gap}");
         assert_eq!(report.also_primary[0].rank, Some(host_of_second));
+    }
+}
+
+#[test]
+fn clocks_five_seconds_apart_change_no_verdict() {
+    for skew in [-5, -2, 0, 2, 5] {
+        let job = Job::new(&format!("apart-{skew}"));
+        // On node 0 the higher rank is first, by its own clock; node 1 is another's.
+        for (rank, message, time) in [
+            (0, "ValueError: second", START + SECOND),
+            (1, "KeyError: 'first'", START),
+            (2, "OSError: elsewhere", START + skew * SECOND + SECOND / 2),
+            (3, PEER, START + skew * SECOND + SECOND),
+        ] {
+            let name = format!("job/attempt_0/rank_{rank}.node{}.100{rank}.json", rank / 2);
+            job.record(&name, &ours(rank, message, time));
+        }
+        let report = job.report();
+        assert_eq!(
+            (cause(&report).0, cause(&report).2),
+            (Some(1), Confidence::Low),
+            "{skew}"
+        );
+        let also: Vec<_> = report.also_primary.iter().map(|it| it.rank).collect();
+        assert_eq!(also, [Some(0), Some(2)], "{skew}");
     }
 }
 

@@ -1,10 +1,11 @@
 //! Which of several failures came first, as far as clocks can tell.
 
 use super::Attempt;
+use crate::failure::Host;
 use crate::outcome::Outcome;
 
-/// How far clocks of different hosts are taken to differ, in nanoseconds.
-const SKEW_NS: i64 = 2_000_000_000;
+/// How far clocks of different hosts are taken to differ, in nanoseconds: five seconds, and one for what rounds off.
+const SKEW_NS: i64 = 6_000_000_000;
 
 impl Attempt<'_> {
     pub(crate) fn earliest(&self, ranks: &[u32]) -> Option<u32> {
@@ -12,6 +13,30 @@ impl Attempt<'_> {
             .iter()
             .copied()
             .min_by_key(|rank| (self.outcomes[rank].time_ns.unwrap_or(i64::MAX), *rank))
+    }
+
+    /// The lowest of those ranks that no other one clearly failed before: the same one where clocks run a little apart.
+    ///
+    /// A rank whose time is not known is none of them, unless that is so for all.
+    pub(super) fn first(&self, ranks: &[u32]) -> Option<u32> {
+        let end = |rank: &u32| {
+            let outcome = &self.outcomes[rank];
+            Some((outcome.time_ns?.saturating_add(outcome.coarse_ns), *rank))
+        };
+        let mut in_time: Vec<(i64, u32)> = ranks.iter().filter_map(end).collect();
+        let mut by_rank: Vec<u32> = in_time.iter().map(|&(_, rank)| rank).collect();
+        in_time.sort_unstable();
+        by_rank.sort_unstable();
+        // One whose time is the earliest is before most of those that another is before.
+        let is_first = |&rank: &u32| {
+            !in_time
+                .iter()
+                .any(|&(_, other)| self.clearly_before(other, rank))
+        };
+        by_rank
+            .into_iter()
+            .find(is_first)
+            .or(ranks.iter().min().copied())
     }
 
     /// Whether one rank failed before another by more than their clocks can be wrong.
@@ -32,14 +57,15 @@ impl Attempt<'_> {
 
 /// Whether two times are of one clock: of one boot where both say so, else of one launcher.
 pub(super) fn same_clock(one: &Outcome<'_>, other: &Outcome<'_>) -> bool {
-    let host = |outcome: &Outcome<'_>| {
-        let host = &outcome.evidence.section()?.host;
-        (!host.name.is_empty()).then(|| (host.name.clone(), host.boot_id.clone()))
-    };
-    match (host(one), host(other)) {
-        (Some(one), Some(other)) => one == other,
+    match (named_host(one), named_host(other)) {
+        (Some(one), Some(other)) => (&one.name, &one.boot_id) == (&other.name, &other.boot_id),
         _ => one.evidence.host == other.evidence.host,
     }
+}
+
+fn named_host<'a>(outcome: &'a Outcome<'_>) -> Option<&'a Host> {
+    let host = &outcome.evidence.section()?.host;
+    (!host.name.is_empty()).then_some(host)
 }
 
 /// How far the kernel says that a rank's clock may be off, in nanoseconds.

@@ -108,15 +108,9 @@ impl Job {
             }
             {
                 let stated = agent.base();
-                let free = self
-                    .all_ranks()
-                    .map(|rank| rank.rank.saturating_add(1))
-                    .max();
-                let free = if agents.len() == 1 {
-                    0
-                } else {
-                    free.unwrap_or(0)
-                };
+                let highest = self.attempts.values().filter_map(BTreeMap::last_key_value);
+                let free = highest.map(|(rank, _)| rank.saturating_add(1)).max();
+                let free = free.filter(|_| agents.len() > 1).unwrap_or(0);
                 // With the directories of all launchers here, what it says is of one of their ranks, not of further ones.
                 let whose = run.is_some() || stated.is_some() || runs.len() < agents.len();
                 let failures = agent.failed.iter().filter(|_| whose);

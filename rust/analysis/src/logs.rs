@@ -3,15 +3,15 @@
 //! Source: torch/distributed/elastic/multiprocessing/api.py and errors/__init__.py (`ChildFailedError.format_msg`)
 
 mod workers;
+mod writers;
 
 use crate::console::{are_tasks, task};
 use crate::date::local_seconds;
 use crate::dress::{Plain, Whose};
 use crate::rendezvous::{Round, rounds};
-use aho_corasick::{AhoCorasick, MatchKind};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::sync::LazyLock;
+use writers::Writers;
 
 /// What one launcher's log says.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -166,7 +166,7 @@ fn apart(
 
 /// Returns what is said of launchers in lines that nothing but process IDs tells apart.
 fn speakers(path: &Path, text: &str) -> Vec<AgentLog> {
-    let mut speakers: Vec<(Option<u32>, AgentLog)> = Vec::new();
+    let mut writers = Writers::new(path);
     let mut summaries: Vec<Vec<Entry>> = Vec::new();
     let mut entry = Entry::default();
     // How many bytes stand before each line of the traceback that is being read.
@@ -192,7 +192,7 @@ fn speakers(path: &Path, text: &str) -> Vec<AgentLog> {
             continue;
         }
         let Some((margin, key, value)) = keyed(line, !summaries.is_empty()) else {
-            other(&mut speakers, path, line, line_number);
+            writers.add_line(line, line_number);
             continue;
         };
         match key {
@@ -234,83 +234,15 @@ fn speakers(path: &Path, text: &str) -> Vec<AgentLog> {
     }
     // A summary without whole entries is a worker's own output about something else.
     for summary in summaries.into_iter().filter(|summary| !summary.is_empty()) {
-        let spoke_of = |log: &AgentLog| {
-            let failed = log.failed.iter().filter_map(|failed| failed.pid);
-            let told: Vec<u32> = failed.chain(log.closed.iter().copied()).collect();
-            summary
-                .iter()
-                .any(|entry| entry.pid.is_some_and(|pid| told.contains(&pid)))
-        };
-        let whose = speakers.iter().position(|(_, log)| spoke_of(log));
-        let whose = whose.or((speakers.len() == 1).then_some(0));
-        match whose {
-            Some(whose) if is_anothers(&speakers[whose].1.entries, &summary) => {
-                // In containers all launchers are process 1: the workers tell them apart.
-                let own: Vec<u32> = summary.iter().filter_map(|entry| entry.pid).collect();
-                let is_own = |failed: &mut Failed| failed.pid.is_some_and(|pid| own.contains(&pid));
-                let known = &mut speakers[whose].1;
-                let mut failed: Vec<Failed> = known.failed.extract_if(.., is_own).collect();
-                let mut pids = known.entries.iter().filter_map(|entry| entry.pid);
-                if pids.any(|pid| own.contains(&pid)) {
-                    // Workers of both have one number: the later of their failures is that of the later summary.
-                    let last = failed.len().saturating_sub(1);
-                    known.failed.extend(failed.drain(..last));
-                    known.failed.sort_by_key(|failed| failed.line);
-                }
-                // A worker of the other may have the same number.
-                let asked = |pids: &[u32]| {
-                    let pids = pids.iter().copied();
-                    pids.filter(|pid| own.contains(pid)).collect()
-                };
-                let path = path.to_owned();
-                let log = AgentLog {
-                    path,
-                    failed,
-                    closed: asked(&known.closed),
-                    forced: asked(&known.forced),
-                    entries: summary,
-                    ..AgentLog::default()
-                };
-                speakers.push((None, log));
-            }
-            // Of one launcher the last: it has one for each try of the job.
-            Some(whose) => speakers[whose].1.entries = summary,
-            None => speakers.push((
-                None,
-                AgentLog {
-                    path: path.to_owned(),
-                    entries: summary,
-                    ..AgentLog::default()
-                },
-            )),
-        }
+        writers.add_summary(summary);
     }
-    for at in 0..speakers.len() {
-        let log = &mut speakers[at].1;
-        let is_last = |failed: &Failed| {
-            let mut pids = log.entries.iter().filter_map(|entry| entry.pid);
-            pids.any(|pid| failed.pid == Some(pid))
-        };
-        // What failed after the last that a launcher sums up is of another, whose summary is not here.
-        if let Some(last) = log.failed.iter().rposition(is_last)
-            && last + 1 < log.failed.len()
-        {
-            let others = log.failed.split_off(last + 1);
-            let path = path.to_owned();
-            let other = AgentLog {
-                path,
-                failed: others,
-                ..AgentLog::default()
-            };
-            speakers.push((None, other));
-        }
-    }
+    let mut logs = writers.into_logs();
     // Of several launchers' rounds in one log nothing tells whose is whose.
-    if let [(_, log)] = &mut speakers[..] {
+    if let [log] = &mut logs[..] {
         log.rounds = rounds(text);
         log.is_alone = true;
     }
-    speakers.into_iter().map(|(_, log)| log).collect()
+    logs
 }
 
 const FAILURES: &str = "Failures";
@@ -325,12 +257,6 @@ const KEYS: &[&str] = &[
     "error_file",
     "traceback",
 ];
-
-/// At most so many attempts of one launcher are told apart.
-const MAX_ATTEMPTS: usize = 1000;
-
-/// Local ranks from here on are no launcher's.
-const MAX_WORKERS: u32 = 4096;
 
 /// At most so many bytes of a traceback in a summary are kept.
 const MAX_TRACEBACK: usize = 64 << 10;
@@ -364,114 +290,6 @@ fn keyed(line: &str, in_entry: bool) -> Option<(usize, &str, &str)> {
 
 fn is_label(text: &str) -> bool {
     text.len() <= 120 && (text.is_empty() || text.ends_with([' ', '\t', ':', ']', '|', '>']))
-}
-
-/// Whether two summaries are of two launchers: they name hosts or ranks apart.
-fn is_anothers(known: &[Entry], summary: &[Entry]) -> bool {
-    let apart = |entry: &Entry| {
-        let same = |other: &Entry| other.rank == entry.rank && other.host == entry.host;
-        !known.iter().any(same)
-    };
-    !known.is_empty() && summary.iter().all(apart)
-}
-
-/// Reads a line of a launcher's own, and gives it to the launcher that wrote it.
-fn other(speakers: &mut Vec<(Option<u32>, AgentLog)>, path: &Path, line: &str, line_number: usize) {
-    // Of a program's millions of lines none has any of these.
-    static WORDS: LazyLock<AhoCorasick> = LazyLock::new(|| {
-        let words = [
-            "failed (exitcode: ",
-            "Sending process ",
-            "Unable to shutdown process ",
-            "worker group successfully finished",
-            "death signal, shutting down workers",
-            "SignalException: Process ",
-        ];
-        // Leftmost matches alone are looked for by SIMD.
-        let words = AhoCorasick::builder()
-            .match_kind(MatchKind::LeftmostFirst)
-            .build(words);
-        words.expect("a few short texts")
-    });
-    if !WORDS.is_match(line) {
-        return;
-    }
-    let mut said = AgentLog::default();
-    if let Some((_, rest)) = line.split_once("failed (exitcode: ") {
-        let found = || {
-            let (status, rest) = rest.split_once(") local_rank: ")?;
-            let (local_rank, rest) = rest.split_once(" (pid: ")?;
-            let pid = rest.split_once(')')?.0;
-            Some(Failed {
-                line: line_number,
-                status: status.parse().ok()?,
-                local_rank: local_rank.parse().ok()?,
-                pid: pid.parse().ok(),
-            })
-        };
-        // More workers than any launcher has are a mistake, not a list to write out.
-        let failed = found().filter(|failed: &Failed| failed.local_rank < MAX_WORKERS);
-        said.failed.extend(failed);
-    } else if let Some((_, rest)) = line.split_once("Sending process ") {
-        said.closed.extend(
-            rest.split_once(" closing signal ")
-                .and_then(|(pid, _)| pid.parse::<u32>().ok()),
-        );
-    } else if let Some((_, rest)) = line.split_once("Unable to shutdown process ") {
-        said.forced.extend(
-            rest.split_once(" via ")
-                .and_then(|(pid, _)| pid.parse::<u32>().ok()),
-        );
-    } else if line.contains("worker group successfully finished") {
-        said.succeeded = true;
-    } else if line.contains("death signal, shutting down workers")
-        || line.contains("SignalException: Process ")
-    {
-        said.signalled = Some(Signalled {
-            line: line_number,
-            text: crate::parse::begin(line, 200).to_owned(),
-        });
-    }
-    if said == AgentLog::default() {
-        return;
-    }
-    let pid = launcher(line);
-    // A line without a number is that of the launcher that spoke last.
-    let whose = match pid {
-        Some(_) => speakers.iter().position(|(known, _)| *known == pid),
-        None => speakers.len().checked_sub(1),
-    };
-    let whose = whose.unwrap_or_else(|| {
-        let path = path.to_owned();
-        speakers.push((
-            pid,
-            AgentLog {
-                path,
-                ..AgentLog::default()
-            },
-        ));
-        speakers.len() - 1
-    });
-    let log = &mut speakers[whose].1;
-    if log.failed.len() < MAX_ATTEMPTS {
-        log.failed.append(&mut said.failed);
-    }
-    log.closed.append(&mut said.closed);
-    log.forced.append(&mut said.forced);
-    log.succeeded |= said.succeeded;
-    log.signalled = log.signalled.take().or(said.signalled);
-}
-
-/// Reads the process ID of a line's writer: `E1129 16:33:27.4 18241 torch/…`. Source: torch/_logging/_internal.py
-fn launcher(line: &str) -> Option<u32> {
-    let is_level = |word: &str| {
-        let digits = word.strip_prefix(['E', 'W', 'I', 'C', 'V']).unwrap_or("");
-        digits.len() == 4 && digits.bytes().all(|byte| byte.is_ascii_digit())
-    };
-    let mut words = line
-        .split_ascii_whitespace()
-        .skip_while(|word| !is_level(word));
-    words.nth(2)?.parse().ok()
 }
 
 /// Reads `3 (local_rank: 1)`.

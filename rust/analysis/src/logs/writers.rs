@@ -1,0 +1,245 @@
+//! Whose words are whose where several launchers write into one log: by their process IDs, and by those of workers.
+
+use super::{AgentLog, Entry, Failed, Signalled};
+use crate::parse::begin;
+use aho_corasick::{AhoCorasick, MatchKind};
+use std::collections::{HashMap, HashSet};
+use std::path::{Path, PathBuf};
+use std::sync::LazyLock;
+
+/// At most so many attempts of one launcher are told apart.
+const MAX_ATTEMPTS: usize = 1000;
+
+/// Local ranks from here on are no launcher's.
+const MAX_WORKERS: u32 = 4096;
+
+/// What each launcher of one log says.
+pub(super) struct Writers {
+    path: PathBuf,
+    /// In the order in which they first spoke.
+    logs: Vec<AgentLog>,
+    /// The launchers by their own process IDs.
+    by_pid: HashMap<u32, usize>,
+    /// The launchers that spoke of a worker, by its process ID.
+    by_worker: HashMap<u32, Vec<usize>>,
+}
+
+impl Writers {
+    pub(super) fn new(path: &Path) -> Self {
+        Self {
+            path: path.to_owned(),
+            logs: Vec::new(),
+            by_pid: HashMap::new(),
+            by_worker: HashMap::new(),
+        }
+    }
+
+    /// Reads a line of a launcher's own, and gives it to the launcher that wrote it.
+    pub(super) fn add_line(&mut self, line: &str, line_number: usize) {
+        let mut said = said(line, line_number);
+        if said == AgentLog::default() {
+            return;
+        }
+        let pid = launcher(line);
+        // A line without a number is that of the launcher that spoke last.
+        let whose = match pid {
+            Some(pid) => self.by_pid.get(&pid).copied(),
+            None => self.logs.len().checked_sub(1),
+        };
+        let whose = whose.unwrap_or_else(|| self.add(AgentLog::default()));
+        if let Some(pid) = pid {
+            self.by_pid.insert(pid, whose);
+        }
+        self.note_workers(whose, &said);
+        let log = &mut self.logs[whose];
+        if log.failed.len() < MAX_ATTEMPTS {
+            log.failed.append(&mut said.failed);
+        }
+        // In containers the workers of all launchers have the same few numbers.
+        said.closed.retain(|pid| !log.closed.contains(pid));
+        said.forced.retain(|pid| !log.forced.contains(pid));
+        log.closed.append(&mut said.closed);
+        log.forced.append(&mut said.forced);
+        log.succeeded |= said.succeeded;
+        log.signalled = log.signalled.take().or(said.signalled);
+    }
+
+    /// Gives a summary to the launcher that spoke of its workers, else to one of its own.
+    pub(super) fn add_summary(&mut self, entries: Vec<Entry>) {
+        let Some(whose) = self.whose(&entries) else {
+            self.add(AgentLog {
+                entries,
+                ..AgentLog::default()
+            });
+            return;
+        };
+        let known = &mut self.logs[whose];
+        if !is_anothers(&known.entries, &entries) {
+            // Of one launcher the last: it has one for each try of the job.
+            known.entries = entries;
+            return;
+        }
+        // In containers all launchers are process 1: the workers tell them apart.
+        let own: Vec<u32> = entries.iter().filter_map(|entry| entry.pid).collect();
+        let is_own = |failed: &mut Failed| failed.pid.is_some_and(|pid| own.contains(&pid));
+        let mut failed: Vec<Failed> = known.failed.extract_if(.., is_own).collect();
+        let mut pids = known.entries.iter().filter_map(|entry| entry.pid);
+        if pids.any(|pid| own.contains(&pid)) {
+            // Workers of both have one number: the later of their failures is that of the later summary.
+            let last = failed.len().saturating_sub(1);
+            known.failed.extend(failed.drain(..last));
+            known.failed.sort_by_key(|failed| failed.line);
+        }
+        // A worker of the other may have the same number.
+        let asked = |pids: &[u32]| {
+            let pids = pids.iter().copied();
+            pids.filter(|pid| own.contains(pid)).collect()
+        };
+        let log = AgentLog {
+            failed,
+            closed: asked(&known.closed),
+            forced: asked(&known.forced),
+            entries,
+            ..AgentLog::default()
+        };
+        self.add(log);
+    }
+
+    /// Returns what each launcher says.
+    ///
+    /// What failed after the last that a launcher sums up is of another, whose summary is not here.
+    pub(super) fn into_logs(mut self) -> Vec<AgentLog> {
+        for at in 0..self.logs.len() {
+            let log = &mut self.logs[at];
+            let summed: HashSet<u32> = log.entries.iter().filter_map(|entry| entry.pid).collect();
+            let is_summed = |failed: &Failed| failed.pid.is_some_and(|pid| summed.contains(&pid));
+            if let Some(last) = log.failed.iter().rposition(is_summed)
+                && last + 1 < log.failed.len()
+            {
+                let failed = log.failed.split_off(last + 1);
+                self.add(AgentLog {
+                    failed,
+                    ..AgentLog::default()
+                });
+            }
+        }
+        self.logs
+    }
+
+    /// Adds a launcher; returns its index.
+    fn add(&mut self, log: AgentLog) -> usize {
+        let index = self.logs.len();
+        self.note_workers(index, &log);
+        let path = self.path.clone();
+        self.logs.push(AgentLog { path, ..log });
+        index
+    }
+
+    /// Remembers that a launcher spoke of its workers.
+    fn note_workers(&mut self, launcher: usize, said: &AgentLog) {
+        let failed = said.failed.iter().filter_map(|failed| failed.pid);
+        for pid in failed.chain(said.closed.iter().copied()) {
+            let launchers = self.by_worker.entry(pid).or_default();
+            if launchers.last() != Some(&launcher) {
+                launchers.push(launcher);
+            }
+        }
+    }
+
+    /// Returns the first launcher that spoke of one of a summary's workers; that of all, where there is only one.
+    fn whose(&self, summary: &[Entry]) -> Option<usize> {
+        let pids = summary.iter().filter_map(|entry| entry.pid);
+        // What was said of a worker may have been given to another since.
+        let still = |pid: u32| {
+            let spoke = move |&at: &usize| {
+                let log = &self.logs[at];
+                log.failed.iter().any(|failed| failed.pid == Some(pid)) || log.closed.contains(&pid)
+            };
+            let launchers = self.by_worker.get(&pid).into_iter().flatten();
+            launchers.copied().filter(spoke)
+        };
+        let alone = (self.logs.len() == 1).then_some(0);
+        pids.flat_map(still).min().or(alone)
+    }
+}
+
+/// Whether two summaries are of two launchers: they name hosts or ranks apart.
+fn is_anothers(known: &[Entry], summary: &[Entry]) -> bool {
+    let apart = |entry: &Entry| {
+        let same = |other: &Entry| other.rank == entry.rank && other.host == entry.host;
+        !known.iter().any(same)
+    };
+    !known.is_empty() && summary.iter().all(apart)
+}
+
+/// Reads a line of a launcher's own.
+fn said(line: &str, line_number: usize) -> AgentLog {
+    // Of a program's millions of lines none has any of these.
+    static WORDS: LazyLock<AhoCorasick> = LazyLock::new(|| {
+        let words = [
+            "failed (exitcode: ",
+            "Sending process ",
+            "Unable to shutdown process ",
+            "worker group successfully finished",
+            "death signal, shutting down workers",
+            "SignalException: Process ",
+        ];
+        // Leftmost matches alone are looked for by SIMD.
+        let words = AhoCorasick::builder()
+            .match_kind(MatchKind::LeftmostFirst)
+            .build(words);
+        words.expect("a few short texts")
+    });
+    let mut said = AgentLog::default();
+    if !WORDS.is_match(line) {
+        return said;
+    }
+    if let Some((_, rest)) = line.split_once("failed (exitcode: ") {
+        let found = || {
+            let (status, rest) = rest.split_once(") local_rank: ")?;
+            let (local_rank, rest) = rest.split_once(" (pid: ")?;
+            let pid = rest.split_once(')')?.0;
+            Some(Failed {
+                line: line_number,
+                status: status.parse().ok()?,
+                local_rank: local_rank.parse().ok()?,
+                pid: pid.parse().ok(),
+            })
+        };
+        // More workers than any launcher has are a mistake, not a list to write out.
+        let failed = found().filter(|failed: &Failed| failed.local_rank < MAX_WORKERS);
+        said.failed.extend(failed);
+    } else if let Some((_, rest)) = line.split_once("Sending process ") {
+        said.closed.extend(
+            rest.split_once(" closing signal ")
+                .and_then(|(pid, _)| pid.parse::<u32>().ok()),
+        );
+    } else if let Some((_, rest)) = line.split_once("Unable to shutdown process ") {
+        said.forced.extend(
+            rest.split_once(" via ")
+                .and_then(|(pid, _)| pid.parse::<u32>().ok()),
+        );
+    } else if line.contains("worker group successfully finished") {
+        said.succeeded = true;
+    } else if line.contains("death signal, shutting down workers")
+        || line.contains("SignalException: Process ")
+    {
+        said.signalled = Some(Signalled {
+            line: line_number,
+            text: begin(line, 200).to_owned(),
+        });
+    }
+    said
+}
+
+/// Reads the process ID of a line's writer: `E1129 16:33:27.4 18241 torch/…`. Source: torch/_logging/_internal.py
+fn launcher(line: &str) -> Option<u32> {
+    let is_level = |word: &str| {
+        let digits = word.strip_prefix(['E', 'W', 'I', 'C', 'V']).unwrap_or("");
+        digits.len() == 4 && digits.bytes().all(|byte| byte.is_ascii_digit())
+    };
+    let mut words = line
+        .split_ascii_whitespace()
+        .skip_while(|word| !is_level(word));
+    words.nth(2)?.parse().ok()
+}

@@ -8,8 +8,8 @@ use crate::dress::{Plain, Whose};
 use crate::logs::ROOT_CAUSE;
 use crate::parse::begin;
 use labels::{
-    barriers, block, from_traceback, is_end_of_launcher, is_last_of_launcher, is_launcher,
-    is_of_barrier, is_rule, is_workers, last_of_launchers, launcher_reports, split,
+    barriers, block, from_traceback, heads, is_end_of_launcher, is_last_of_launcher, is_launcher,
+    is_of_barrier, is_rule, is_stamped, is_workers, last_of_launchers, launcher_reports, split,
     tells_of_barriers, unjoined, watchdogs,
 };
 use std::collections::{BTreeMap, HashSet};
@@ -104,6 +104,8 @@ pub(crate) fn console(path: &Path, plain: &Plain<'_>) -> Option<Console> {
     let mut inside = Inside::default();
     let mut by_logger = false;
     let mut of_block = None;
+    // Whose traceback goes on, and has no label.
+    let mut headed = None;
     let has_barriers = tells_of_barriers(&plain.text);
     let (mut barrier, mut before) = (None, "");
     for (index, raw) in plain.text.lines().enumerate() {
@@ -140,7 +142,12 @@ pub(crate) fn console(path: &Path, plain: &Plain<'_>) -> Option<Console> {
                 continue;
             }
         }
-        let own_word = speaker.or(of_block).or_else(|| watchdogs(line));
+        let head = if speaker.is_none() { heads(line) } else { None };
+        let goes_on = speaker.is_none() && !is_stamped(line);
+        headed = head.or(headed.filter(|_| goes_on));
+        let start = head.and_then(|_| line.find(crate::traceback::START));
+        let line = &line[start.unwrap_or(0)..];
+        let own_word = speaker.or(of_block).or(headed).or_else(|| watchdogs(line));
         let in_barrier = barrier.filter(|_| is_of_barrier(line, before));
         // The last line of a traceback stays with it.
         let told = has_barriers.then(|| barriers(line)).flatten();

@@ -65,16 +65,19 @@ const MAX_NAMES: usize = 1 << 16;
 /// Returns a log without what wraps its lines.
 pub(crate) fn plain(text: &str) -> Plain<'_> {
     let text = whole::dedented(without_colours(text));
-    let (margins, terminal) = (Margins::of(&text), Terminal::of(&text));
     let doubled = whole::is_doubled(&text);
+    let spaced = whole::is_spaced(&text).then(|| whole::without_spaces(&text));
+    let close = spaced.as_deref().unwrap_or(&text);
+    let (margins, terminal) = (Margins::of(close), Terminal::of(close));
+    let spaced = spaced.is_some();
     let wrapped = !margins.is_none() || terminal.is_some() || json::may_be(&text);
-    let mut plain = if !wrapped && !doubled {
+    let mut plain = if !wrapped && !doubled && !spaced {
         Plain {
             text,
             ..Plain::default()
         }
     } else {
-        unwrapped(&text, &margins, terminal, doubled)
+        unwrapped(&text, &margins, terminal, doubled, spaced)
     };
     for repaired in [boxes::opened, flush::indented] {
         if let Some(text) = repaired(&plain.text) {
@@ -89,12 +92,14 @@ fn unwrapped(
     margins: &Margins,
     terminal: Option<Terminal>,
     doubled: bool,
+    spaced: bool,
 ) -> Plain<'static> {
     let mut out = Builder::default();
     let mut last = None;
     let mut lines = text.lines().enumerate().peekable();
     while let Some((index, line)) = lines.next() {
-        if doubled && whole::is_second(&mut last, line) {
+        let is_space = spaced && line.trim().is_empty();
+        if is_space || doubled && whole::is_second(&mut last, line) {
             continue;
         }
         let number = index + 1;
@@ -277,6 +282,20 @@ mod tests {
                 format!("step 1\nTraceback (most recent call last):\n{FRAME}\nKeyError: 'a'\n");
             assert_eq!(read(&text).0, expected, "{time}");
         }
+    }
+
+    #[test]
+    fn empty_lines_after_every_line_go_and_the_times_with_them() {
+        let lines = [
+            "Traceback (most recent call last):",
+            "  File \"t.py\", line 1, in f",
+            "    x",
+            "KeyError: 'a'",
+        ];
+        let stamped = lines.map(|line| format!("2026-11-29 18:11:31.447 {line}\n\n"));
+        let (text, numbers) = read(&stamped.concat());
+        assert_eq!(text.lines().collect::<Vec<_>>(), lines);
+        assert_eq!(numbers, [1, 3, 5, 7]);
     }
 
     #[test]

@@ -193,10 +193,11 @@ const FORMS: &[Form] = &[
             Some(vec![(Who::Local(found[1].parse().ok()?), said)])
         },
     },
-    // Source: deepspeed/launcher/launch.py: the command that it shows is that of its last process, whichever failed
+    // Source: deepspeed/launcher/launch.py: the command that it shows, and that a terminal may break, is that of its last
+    // process, whichever failed
     Form {
         literal: "exits with return code = ",
-        pattern: r"\[launch\.py:\d+:\w+\] .*exits with return code = (-?\d+)",
+        pattern: r"\] exits with return code = (-?\d+)",
         read: |found| {
             Some(vec![(
                 Who::Unknown,
@@ -534,6 +535,10 @@ mod tests {
             ),
             (
                 "[2026-11-29 16:33:26,123] [ERROR] [launch.py:325:sigkill_handler] ['/usr/bin/python', '-u', 't.py', '--local_rank=3'] exits with return code = -9",
+                (Unknown, -9, false),
+            ),
+            (
+                "ckpt.bin', '--log_path', './log/'\n] exits with return code = -9",
                 (Unknown, -9, false),
             ),
             (

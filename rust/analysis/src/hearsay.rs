@@ -33,6 +33,12 @@ const MOST_LINES: usize = 1000;
 /// How little a line says that no rule knows: see `judged`.
 const REPORTED: usize = 5;
 
+/// Rules of launchers that tell by its number of a worker that is gone, and the words of each.
+const GONE: &[(&str, &str)] = &[
+    ("ray-train-worker", " has failed."),
+    ("vllm-worker-died", " died unexpectedly"),
+];
+
 /// Decisions that say no more than that somebody failed, by rule.
 const VAGUE: &[&str] = &["silent", "exit"];
 
@@ -65,7 +71,9 @@ pub(crate) fn last(text: &str) -> Option<(usize, &'static Rule)> {
         }
     }
     let ((_, index), rule) = best?;
-    (!went_on(&lines, index)).then_some((index, rule))
+    // Those who waited for a worker that is gone may go on to say so.
+    let is_gone = GONE.iter().any(|(id, _)| *id == rule.id);
+    (is_gone || !went_on(&lines, index)).then_some((index, rule))
 }
 
 /// Whether a line that follows these is the last of an exception that Python ignores.
@@ -97,9 +105,12 @@ fn went_on(lines: &[&str], at: usize) -> bool {
 
 /// Returns the one rank of which a launcher says, in no more than that, that it failed.
 pub(crate) fn named_rank(text: &str) -> Option<u32> {
-    let rule = rules().by_id("ray-train-worker");
-    let lines = text.lines().filter(|line| line.ends_with(" has failed."));
-    let mut named = lines.flat_map(|line| rule.pointers(line));
+    let of_rule = |(id, words): &'static (&str, &str)| {
+        let rule = rules().by_id(id);
+        let lines = text.lines().filter(move |line| line.contains(words));
+        lines.flat_map(|line| rule.pointers(line))
+    };
+    let mut named = GONE.iter().flat_map(of_rule);
     let first = named.next()?;
     named.all(|rank| rank == first).then_some(first)
 }
@@ -158,6 +169,9 @@ fn judged(line: &str) -> Option<(usize, &'static Rule)> {
         "libfabric:",
         "*** SIG",
         "Abort was called at ",
+        "Message truncated : received ",
+        "nvshmem setup connections failed",
+        "connect EPS failed",
     ];
     let line = line.trim();
     if !LOOKS.iter().any(|look| line.contains(look)) {

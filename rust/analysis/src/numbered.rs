@@ -129,11 +129,7 @@ impl Series<'_> {
 
     /// Whether its logs are those of workers in none of which a rank is told, and that all failed for one that failed.
     fn is_of_workers(&self, name: &str) -> bool {
-        let name = Path::new(name).file_stem().unwrap_or_default();
-        let name = name.to_string_lossy();
-        let words = name.trim_end_matches(|c: char| !c.is_ascii_alphanumeric());
-        let is_named = WORKERS.iter().any(|worker| words.ends_with(worker));
-        if !is_named || !self.is_whole() || self.logs.len() < LEAST {
+        if !is_workers(name) || !self.is_whole() || self.logs.len() < LEAST {
             return false;
         }
         let mut lost = false;
@@ -177,6 +173,22 @@ impl Log<'_> {
             Self::Told(rank) => Some(*rank),
             Self::Untold(..) => None,
         }
+    }
+}
+
+/// Whether a name, up to its number, is that of a process of a job.
+fn is_workers(name: &str) -> bool {
+    let name = Path::new(name).file_stem().unwrap_or_default();
+    let name = name.to_string_lossy();
+    let words = name.trim_end_matches(|c: char| !c.is_ascii_alphanumeric());
+    WORKERS.iter().any(|worker| words.ends_with(worker))
+}
+
+/// Returns the number of the worker whose log this is, by its name.
+pub(crate) fn of_worker(path: &Path) -> Option<u32> {
+    match numbered(path)? {
+        (name, Place::Number(number)) if is_workers(&name) => Some(number),
+        _ => None,
     }
 }
 

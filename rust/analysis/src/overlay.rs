@@ -52,6 +52,10 @@ impl Attempt<'_> {
             if fact.rule.category != decision.rule.category {
                 decision.rule = fact.rule;
             }
+            // What ended the whole job is no rank's.
+            if fact.rule.job && ranks.len() == self.total() {
+                decision.subject = Subject::Job(None);
+            }
             decision.confidence = match fit {
                 Fit::Process => Confidence::High,
                 // The host agrees with what the rank says.
@@ -89,6 +93,9 @@ impl Attempt<'_> {
         if !is_lost && self.victims() > 0 || !self.job.dumps.is_empty() {
             return None;
         }
+        // A host may say why.
+        let mut facts = self.job.facts.iter().filter(|why| !why.rule.job);
+        let why = facts.find(|why| why.rule.explains.contains(&fact.rule.category));
         let outside = FROM_OUTSIDE.contains(&decision.rule.id.as_str());
         let primary = self
             .outcomes
@@ -113,11 +120,9 @@ impl Attempt<'_> {
             Some(hosts.next()?.0.clone())
         });
         let ended = self.with_end(End::Terminated).len();
-        let mut reasons = vec![format!(
-            "the scheduler says: {} ({})",
-            fact.text.trim(),
-            fact.source()
-        )];
+        let said = |fact: &HostFact| format!("{} ({})", fact.text.trim(), fact.source());
+        let mut reasons = vec![format!("the scheduler says: {}", said(fact))];
+        reasons.extend(why.map(|why| format!("and before that: {}", said(why))));
         if ended > 0 {
             reasons.push(format!("{} ended when asked to", count(ended, "rank")));
         }
@@ -129,9 +134,10 @@ impl Attempt<'_> {
         };
         Some(Decision {
             subject,
-            rule: fact.rule,
+            rule: why.map_or(fact.rule, |why| why.rule),
             confidence: if OF_OTHERS.iter().any(|of| fact.rule.id.starts_with(of))
                 || !suspects.is_empty()
+                || why.is_some()
             {
                 Confidence::Medium
             } else {

@@ -194,6 +194,8 @@ impl Attempt<'_> {
         let quiet = if one_left { passed_over } else { quiet };
         match quiet[..] {
             [] => None,
+            // A part of a log shows a few ranks of many.
+            [_, _, ..] if !quiet.iter().any(|&rank| self.is_left_out(rank, others)) => None,
             // What its launcher ended because of another was there still as that one lost its peer.
             [rank] if others >= 2 && timeouts.is_empty() && self.was_there(rank) => {
                 self.lost_elsewhere(rank)

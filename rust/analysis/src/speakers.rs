@@ -2,6 +2,7 @@
 
 mod first;
 mod late;
+mod own;
 mod parts;
 
 use crate::assemble::{HostKey, Job, RankEvidence, Status};
@@ -298,6 +299,7 @@ impl Job {
     /// They are numbered from `first` on; returns the number of the next.
     fn add_voices(&mut self, console: Console, path: &Path, first: u32) -> u32 {
         let shared = Arc::clone(&self.shared);
+        let own = own::rank_of(&console, path);
         let names = console.names;
         let named = console.ranks.into_iter().filter_map(|(label, output)| {
             let Label::Process(index) = label else {
@@ -327,6 +329,8 @@ impl Job {
         let named = named.filter(|_| voices.len() == 1);
         said.iter_mut().for_each(|said| said.rank = named);
         self.hearsay.extend(said);
+        let own = own.filter(|_| voices.len() == 1);
+        let named = named.or(own);
         if voices.len() > 1 {
             self.notes.push(format!(
                 "{}: nothing tells the ranks of {} that failed in it; they are numbered as they come",
@@ -338,7 +342,7 @@ impl Job {
         for (number, (host, output)) in (first..next).zip(voices) {
             let rank = named.unwrap_or(number);
             let evidence = self.rank(0, rank, None, HostKey::Name(host));
-            (evidence.nameless, evidence.assumed) = (named.is_none(), true);
+            (evidence.nameless, evidence.assumed) = (named.is_none(), own.is_none());
             evidence.set_words(&output, path, &shared);
             evidence.output_shared = true;
         }

@@ -61,7 +61,7 @@ impl FrameRef<'_> {
     }
 }
 
-const START: &str = "Traceback (most recent call last):";
+pub(crate) const START: &str = "Traceback (most recent call last):";
 const CAUSE: &str = "The above exception was the direct cause of the following exception:";
 
 const CONTEXT: &str = "During handling of the above exception, another exception occurred:";

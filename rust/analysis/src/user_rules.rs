@@ -207,10 +207,10 @@ pub(crate) fn sound(rule: &Rule) -> Result<(), (&'static str, String)> {
             return Err((field, "found in no sample".to_owned()));
         }
     }
-    if rule.role == Role::Host && (rule.text.is_empty() || rule.job != rule.explains.is_empty()) {
+    if rule.role == Role::Host && (rule.text.is_empty() || !rule.job && rule.explains.is_empty()) {
         return Err((
             "role",
-            "a rule about hosts has `text`, and either `explains` or `job`".to_owned(),
+            "a rule about hosts has `text`, and `explains` or `job`".to_owned(),
         ));
     }
     if rule.role != Role::Host && !rule.explains.is_empty() {

@@ -3,7 +3,9 @@
 use super::MAX_RANK;
 use crate::logs::ROOT_CAUSE;
 use crate::parse::begin;
+use regex::Regex;
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::LazyLock;
 
 /// Whose line it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -219,6 +221,38 @@ pub(super) fn block(line: &str) -> Option<Option<Label>> {
         ("End", "STDOUT" | "STDERR") => Some(None),
         _ => None,
     }
+}
+
+/// Reads the head of a traceback whose lines have no label of their own: the line before its first, or the same.
+///
+/// Source: sglang/srt/managers/scheduler.py, `run_scheduler_process`, whose margin names the rank of the tensor-parallel
+/// group and, where there are several of these, the stage; lmdeploy/pytorch/engine/model_agent.py, `_start_tp_process`
+pub(super) fn heads(line: &str) -> Option<Label> {
+    static HEADS: LazyLock<[Regex; 2]> = LazyLock::new(|| {
+        let forms = [
+            r"^\[[^\[\]]*?(?: PP(?P<stage>\d+))? TP(?P<rank>\d{1,6})(?: EP\d+)?\] .*[Ee]xception: Traceback \(most recent call last\):$",
+            r" - ERROR - .* - Rank\[(?P<rank>\d{1,6})\] failed\.$",
+        ];
+        forms.map(|form| Regex::new(form).expect("a constant"))
+    });
+    const WORDS: [&str; 2] = [" TP", " - Rank["];
+    let form = WORDS.iter().position(|words| line.contains(words))?;
+    let found = HEADS[form].captures(line.trim_end())?;
+    let is_first_stage = found
+        .name("stage")
+        .is_none_or(|stage| stage.as_str() == "0");
+    let number = found["rank"]
+        .parse()
+        .ok()
+        .filter(|number| *number < MAX_RANK)?;
+    is_first_stage.then_some(Label::Rank(number))
+}
+
+/// Whether a line begins with a time, or with the margin of a server without one, as a logger's do and those of a traceback without a label do not.
+pub(super) fn is_stamped(line: &str) -> bool {
+    let line = line.strip_prefix('[').unwrap_or(line);
+    let digits = line.bytes().take_while(u8::is_ascii_digit).count();
+    digits == 4 && line[digits..].starts_with(['-', '/']) || line.starts_with(" TP")
 }
 
 /// Some put a blank after a label and some do not; tracebacks are indented by even numbers.

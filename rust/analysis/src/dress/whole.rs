@@ -1,5 +1,6 @@
 //! The blanks before all lines of a paste, as a page shows code by them.
 
+use crate::traceback;
 use std::borrow::Cow;
 
 /// Returns a text without the blanks that stand before each of its lines.
@@ -43,6 +44,28 @@ fn blanks(line: &str) -> &str {
 fn common<'m>(margin: &'m str, line: &str) -> &'m str {
     let same = margin.bytes().zip(line.bytes());
     &margin[..same.take_while(|(one, other)| one == other).count()]
+}
+
+/// At most so many tracebacks are looked at.
+const MOST_TRACEBACKS: usize = 20;
+
+/// Whether an empty line stands after each line of a log, as where it was copied from a page: its tracebacks tell.
+pub(super) fn is_spaced(text: &str) -> bool {
+    let starts = memchr::memmem::find_iter(text.as_bytes(), traceback::START);
+    let mut all = starts.take(MOST_TRACEBACKS).peekable();
+    let spaced = |at: usize| {
+        let mut lines = text[at..].lines().skip(1);
+        let (empty, frame) = (lines.next(), lines.next());
+        empty.is_some_and(|line| line.trim().is_empty())
+            && frame.is_some_and(|line| line.contains("  File \""))
+    };
+    all.peek().is_some() && all.all(spaced)
+}
+
+/// Returns a text without its empty lines.
+pub(super) fn without_spaces(text: &str) -> String {
+    let lines = text.lines().filter(|line| !line.trim().is_empty());
+    lines.flat_map(|line| [line, "\n"]).collect()
 }
 
 /// So many lines tell whether each stands twice.
@@ -94,6 +117,15 @@ mod tests {
         ] {
             assert_eq!(dedented(Cow::Borrowed(text)), expected, "{text}");
         }
+    }
+
+    #[test]
+    fn a_log_is_spaced_where_its_tracebacks_are() {
+        let log = "step 1\nTraceback (most recent call last):\n  File \"t.py\", line 1, in f\n    x\nKeyError: 'a'\n";
+        assert!(is_spaced(&log.replace('\n', "\n\n")));
+        assert!(!is_spaced(log));
+        assert!(!is_spaced(&format!("{log}{}", log.replace('\n', "\n\n"))));
+        assert!(!is_spaced("step 1\n\nstep 2\n\n"));
     }
 
     #[test]

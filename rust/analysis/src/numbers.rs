@@ -85,6 +85,12 @@ impl Numbers {
                 .iter()
                 .filter(|run| run.starts_with(&directory) && !self.runs.contains_key(**run));
             let base = entry.rank.checked_sub(entry.local_rank);
+            // Where another directory tells that it is of these ranks, this one is of another launcher.
+            let is_free = |base: &u32| {
+                let mut known = self.runs.values().flat_map(|run| run.bases.values());
+                known.all(|known| known != base)
+            };
+            let base = base.filter(is_free);
             if let (Some(run), None, Some(base)) = (below.next(), below.next(), base) {
                 let attempt = u32::try_from(agent.failed.len().saturating_sub(1)).unwrap_or(0);
                 let run = self.runs.entry((*run).clone()).or_default();

@@ -262,6 +262,40 @@ fn another_run_below_the_same_path_is_left_out() {
 }
 
 #[test]
+fn a_directory_without_a_word_is_not_of_the_launcher_whose_ranks_have_another() {
+    let job = Job::new("silent-directory");
+    for rank in 0..4 {
+        let stack = "Traceback (most recent call last):\n  File \"/j/t.py\", line 3, in average\n    all_reduce(x)\n";
+        let words: String = format!("{stack}RuntimeError: {PEER}\n")
+            .lines()
+            .map(|line| format!("[rank{rank}]: {line}\n"))
+            .collect();
+        let summary = format!(
+            "E1129 16:33:27.4 18241 torch/distributed/elastic/multiprocessing/api.py:1002] failed (exitcode: 1) local_rank: 0 (pid: 22) of binary: /opt/venv/bin/python3\n\
+             t.py FAILED\nFailures:\n  <NO_OTHER_FAILURES>\nRoot Cause (first observed failure):\n[0]:\n  time      : 2026-11-29_16:33:26\n  host      : node{rank}\n  \
+             rank      : {rank} (local_rank: 0)\n  exitcode  : 1 (pid: 22)\n  error_file: <N/A>\n  traceback : To enable traceback see: https://pytorch.org\n"
+        );
+        let lost = rank == 3;
+        let output = format!("node{rank}/42_abcdefg{rank}/attempt_0/0/stderr.log");
+        job.write(&output, if lost { "" } else { &words });
+        job.write(
+            &format!("agent{rank}.err"),
+            if lost { "" } else { &summary },
+        );
+    }
+    let report = job.report();
+    assert_eq!(cause(&report).1, "host_lost");
+    assert_eq!(report.root_cause.expect("a cause").host, "node3");
+    assert_eq!(
+        (
+            report.ranks.collateral.as_str(),
+            report.ranks.silent.as_str()
+        ),
+        ("0-2", "3")
+    );
+}
+
+#[test]
 fn ranks_that_nothing_tells_are_said_to_be_assumed() {
     let job = Job::new("assumed");
     for node in ["a", "b"] {

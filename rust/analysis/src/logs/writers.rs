@@ -81,15 +81,19 @@ impl Writers {
         }
         // In containers all launchers are process 1: the workers tell them apart.
         let own: Vec<u32> = entries.iter().filter_map(|entry| entry.pid).collect();
-        let is_own = |failed: &mut Failed| failed.pid.is_some_and(|pid| own.contains(&pid));
-        let mut failed: Vec<Failed> = known.failed.extract_if(.., is_own).collect();
-        let mut pids = known.entries.iter().filter_map(|entry| entry.pid);
-        if pids.any(|pid| own.contains(&pid)) {
-            // Workers of both have one number: the later of their failures is that of the later summary.
-            let last = failed.len().saturating_sub(1);
-            known.failed.extend(failed.drain(..last));
-            known.failed.sort_by_key(|failed| failed.line);
-        }
+        let summed: Vec<u32> = known.entries.iter().filter_map(|entry| entry.pid).collect();
+        // A worker fails once: what has its number and fails again is of another launcher, and a third of one more.
+        let mut times: HashMap<u32, usize> = HashMap::new();
+        let is_its = |failed: &mut Failed| {
+            let Some(pid) = failed.pid else {
+                return false;
+            };
+            let times = times.entry(pid).or_default();
+            *times += 1;
+            let is_others = own.contains(&pid) && !summed.contains(&pid);
+            *times == if is_others { 1 } else { 2 }
+        };
+        let failed: Vec<Failed> = known.failed.extract_if(.., is_its).collect();
         // A worker of the other may have the same number.
         let asked = |pids: &[u32]| {
             let pids = pids.iter().copied();

@@ -1,16 +1,66 @@
 //! Ranks of which no launcher tells, where the others of its host do: a launcher has the ranks from its first to the next
 //! launcher's first, all of torchrun's have as many, and each tells of those that did not end well.
 
-use crate::assemble::{HostKey, Job, Status};
+use crate::assemble::{HostKey, Job, RankEvidence};
 use crate::logs::AgentLog;
 use std::collections::{BTreeMap, BTreeSet};
+use std::iter;
 
 /// No launcher starts more; a file that tells of a rank further on is mistaken.
 const MAX_WORKERS: u32 = 1 << 10;
 
 impl Job {
     /// Gives ranks their hosts, and how they ended, where the launchers' summaries tell of all but them.
-    pub(crate) fn fill_blocks(&mut self, agents: &[AgentLog]) {
+    pub(crate) fn fill_blocks(&mut self, all: &[AgentLog]) {
+        let (untold, agents): (Vec<&AgentLog>, Vec<&AgentLog>) =
+            all.iter().partition(|agent| agent.is_untold());
+        self.fill_told(&agents);
+        if let [agent] = untold[..] {
+            self.fill_untold(agent, &agents);
+        }
+    }
+
+    /// Adds the workers of a launcher that names none of its ranks: those of the block that the others leave.
+    fn fill_untold(&mut self, untold: &AgentLog, others: &[&AgentLog]) {
+        let asked: BTreeSet<u32> = untold.closed.iter().copied().collect();
+        let bases: Option<BTreeSet<u32>> = others.iter().map(|agent| agent.base()).collect();
+        let (Some(size), Some(bases)) = (u32::try_from(asked.len()).ok(), bases) else {
+            return;
+        };
+        let mut attempts = self.attempts.iter();
+        let (Some((&attempt, ranks)), None) = (attempts.next(), attempts.next()) else {
+            return;
+        };
+        // It asked as many as the others have, so that none had ended before.
+        let firsts: Vec<u32> = bases.iter().copied().collect();
+        let is_size = match firsts[..] {
+            [first] => first == 0 && ranks.range(..=size).count() == size as usize,
+            _ => firsts.windows(2).map(|pair| pair[1] - pair[0]).min() == Some(size),
+        };
+        let in_directory = |known: &RankEvidence| matches!(known.host, HostKey::Run(_));
+        if size == 0
+            || size > MAX_WORKERS
+            || !is_size
+            || bases.iter().any(|base| base % size != 0)
+            || ranks.values().any(|known| in_directory(known))
+        {
+            return;
+        }
+        let starts = iter::successors(Some(0_u32), |base| base.checked_add(size));
+        let Some(base) = starts.into_iter().find(|base| !bases.contains(base)) else {
+            return;
+        };
+        let host = HostKey::Name(untold.node.clone().unwrap_or_default());
+        for (local_rank, pid) in (0..).zip(asked) {
+            let rank = base.saturating_add(local_rank);
+            let evidence = self.rank(attempt, rank, Some(local_rank), host.clone());
+            evidence.host_is(host.clone());
+            evidence.assumed = true;
+            evidence.status.get_or_insert_with(|| untold.asked(pid));
+        }
+    }
+
+    fn fill_told(&mut self, agents: &[&AgentLog]) {
         if agents.is_empty() {
             return;
         }
@@ -75,17 +125,7 @@ impl Job {
             let evidence = self.rank(attempt, rank, Some(local_rank), host.clone());
             evidence.host_is(host);
             if let Some(pid) = pid.filter(|_| evidence.words.is_none()) {
-                let name = agent.path.file_name().unwrap_or_default();
-                let forced = agent.forced.contains(pid);
-                evidence.status = Some(Status {
-                    value: if forced { -9 } else { -15 },
-                    time_ns: None,
-                    source: name.to_string_lossy().into_owned(),
-                    log: agent.path.clone(),
-                    pid: Some(*pid),
-                    forced: Some(forced),
-                    asked: Some(true),
-                });
+                evidence.status = Some(agent.asked(*pid));
             }
         }
     }
@@ -94,7 +134,7 @@ impl Job {
 /// The ranks of all launchers, with their local ranks; `None` where these do not have as many each as one whose last is
 /// known.
 fn blocks<'a>(
-    agents: &'a [AgentLog],
+    agents: &[&'a AgentLog],
     known: &BTreeSet<u32>,
 ) -> Option<Vec<(u32, u32, &'a AgentLog)>> {
     // A summary without the worker that its launcher named first is cut off.
@@ -105,7 +145,7 @@ fn blocks<'a>(
         let mut entries = agent.entries.iter();
         agent.signalled.is_none() && entries.any(|entry| entry.local_rank == first.local_rank)
     };
-    if !agents.iter().all(is_whole) {
+    if !agents.iter().all(|agent| is_whole(agent)) {
         return None;
     }
     let mut bases: BTreeMap<u32, &AgentLog> = BTreeMap::new();

@@ -69,6 +69,7 @@ impl Job {
                         .entries
                         .first()
                         .map(|entry| entry.host.clone())
+                        .or_else(|| agent.node.clone())
                         .unwrap_or_default(),
                 ),
             };
@@ -179,20 +180,10 @@ impl Job {
         let Some(base) = agent.base() else {
             return;
         };
-        let name = agent.path.file_name().unwrap_or_default();
         for (local_rank, pid) in agent.unlisted() {
             let rank = base.saturating_add(local_rank);
             let evidence = self.rank(attempt, rank, Some(local_rank), host.clone());
-            let forced = agent.forced.contains(&pid);
-            evidence.status.get_or_insert_with(|| Status {
-                value: if forced { -9 } else { -15 },
-                time_ns: None,
-                source: name.to_string_lossy().into_owned(),
-                log: agent.path.clone(),
-                pid: Some(pid),
-                forced: Some(forced),
-                asked: Some(true),
-            });
+            evidence.status.get_or_insert_with(|| agent.asked(pid));
         }
     }
 
@@ -210,6 +201,21 @@ impl Job {
 }
 
 impl AgentLog {
+    /// How a worker ended that it asked to end, and says no more of.
+    pub(crate) fn asked(&self, pid: u32) -> Status {
+        let forced = self.forced.contains(&pid);
+        let name = self.path.file_name().unwrap_or_default();
+        Status {
+            value: if forced { -9 } else { -15 },
+            time_ns: None,
+            source: name.to_string_lossy().into_owned(),
+            log: self.path.clone(),
+            pid: Some(pid),
+            forced: Some(forced),
+            asked: Some(true),
+        }
+    }
+
     /// Whether this is the number of its task, or the one at the end of its log's name.
     fn is_numbered(&self, number: u32) -> bool {
         let of_name = || self.path.file_stem().and_then(last_number);

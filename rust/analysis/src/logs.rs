@@ -31,6 +31,8 @@ pub struct AgentLog {
     pub signalled: Option<Signalled>,
     /// Whether it says that its workers ended well.
     pub succeeded: bool,
+    /// Its host, where it has no summary, and says that the rendezvous is gone.
+    pub node: Option<String>,
     /// The rounds of rendezvous that it took part in.
     pub rounds: Vec<Round>,
     /// Whether no other launcher's words can be among these.

@@ -10,6 +10,11 @@ impl AgentLog {
         first.rank.checked_sub(first.local_rank)
     }
 
+    /// Whether it tells no rank of its workers: it left as the rendezvous was gone, and had asked them to end.
+    pub(crate) fn is_untold(&self) -> bool {
+        self.node.is_some() && self.entries.is_empty() && self.failed.is_empty()
+    }
+
     /// Returns the lines at which one attempt ended and the next began.
     pub(crate) fn ends(&self) -> Vec<usize> {
         let ends: Vec<usize> = self.failed.iter().map(|failed| failed.line).collect();

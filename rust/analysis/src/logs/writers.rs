@@ -3,7 +3,7 @@
 use super::{AgentLog, Entry, Failed, Signalled};
 use crate::parse::begin;
 use aho_corasick::{AhoCorasick, MatchKind};
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
 
@@ -18,6 +18,8 @@ pub(super) struct Writers {
     path: PathBuf,
     /// In the order in which they first spoke.
     logs: Vec<AgentLog>,
+    /// The hosts whose launchers say that the rendezvous is gone.
+    nodes: BTreeSet<String>,
     /// The launchers by their own process IDs.
     by_pid: HashMap<u32, usize>,
     /// The launchers that spoke of a worker, by its process ID.
@@ -29,6 +31,7 @@ impl Writers {
         Self {
             path: path.to_owned(),
             logs: Vec::new(),
+            nodes: BTreeSet::new(),
             by_pid: HashMap::new(),
             by_worker: HashMap::new(),
         }
@@ -37,6 +40,7 @@ impl Writers {
     /// Reads a line of a launcher's own, and gives it to the launcher that wrote it.
     pub(super) fn add_line(&mut self, line: &str, line_number: usize) {
         let mut said = said(line, line_number);
+        self.nodes.extend(said.node.take());
         if said == AgentLog::default() {
             return;
         }
@@ -46,6 +50,8 @@ impl Writers {
             Some(pid) => self.by_pid.get(&pid).copied(),
             None => self.logs.len().checked_sub(1),
         };
+        // In containers all launchers have one number.
+        let whose = whose.filter(|at| !said.is_of_another(&self.logs[*at]));
         let whose = whose.unwrap_or_else(|| self.add(AgentLog::default()));
         if let Some(pid) = pid {
             self.by_pid.insert(pid, whose);
@@ -127,7 +133,26 @@ impl Writers {
                 });
             }
         }
+        self.tell_node();
         self.logs
+    }
+
+    /// Gives the only launcher that has neither a summary nor a failed worker the only host that no summary is of.
+    fn tell_node(&mut self) {
+        let entries = self.logs.iter().flat_map(|log| &log.entries);
+        let summed: HashSet<&str> = entries.map(|entry| entry.host.as_str()).collect();
+        let mut nodes = self.nodes.iter();
+        let node = nodes.find(|node| !summed.contains(node.as_str()));
+        let is_only = nodes.all(|node| summed.contains(node.as_str()));
+        let node = node.filter(|_| is_only).cloned();
+        let is_bare = |log: &&mut AgentLog| log.entries.is_empty() && log.failed.is_empty();
+        let mut bare = self
+            .logs
+            .iter_mut()
+            .filter(|log| is_bare(log) && !log.closed.is_empty());
+        if let (Some(node), Some(log), None) = (node, bare.next(), bare.next()) {
+            log.node = Some(node);
+        }
     }
 
     /// Adds a launcher; returns its index.
@@ -167,6 +192,15 @@ impl Writers {
     }
 }
 
+impl AgentLog {
+    /// Whether what is said in one line cannot be of the launcher that said this: a worker that has failed is not asked to
+    /// end.
+    fn is_of_another(&self, known: &Self) -> bool {
+        let has_failed = |pid: &u32| known.failed.iter().any(|failed| failed.pid == Some(*pid));
+        self.closed.iter().any(has_failed)
+    }
+}
+
 /// Whether two summaries are of two launchers: they name hosts or ranks apart.
 fn is_anothers(known: &[Entry], summary: &[Entry]) -> bool {
     let apart = |entry: &Entry| {
@@ -187,6 +221,7 @@ fn said(line: &str, line_number: usize) -> AgentLog {
             "worker group successfully finished",
             "death signal, shutting down workers",
             "SignalException: Process ",
+            "The node '",
         ];
         // Leftmost matches alone are looked for by SIMD.
         let words = AhoCorasick::builder()
@@ -223,6 +258,8 @@ fn said(line: &str, line_number: usize) -> AgentLog {
             rest.split_once(" via ")
                 .and_then(|(pid, _)| pid.parse::<u32>().ok()),
         );
+    } else if let Some((_, rest)) = line.split_once("The node '") {
+        said.node = node(rest).map(str::to_owned);
     } else if line.contains("worker group successfully finished") {
         said.succeeded = true;
     } else if line.contains("death signal, shutting down workers")
@@ -234,6 +271,20 @@ fn said(line: &str, line_number: usize) -> AgentLog {
         });
     }
     said
+}
+
+/// Reads `node2_18_0' has failed to shutdown the rendezvous …`: the host of a launcher, its process ID and a number.
+///
+/// Source: torch/distributed/elastic/rendezvous/dynamic_rendezvous.py, `_NodeDescGenerator`
+fn node(text: &str) -> Option<&str> {
+    let (name, rest) = text.split_once('\'')?;
+    let mut parts = name.rsplitn(3, '_');
+    let are_numbers = parts
+        .by_ref()
+        .take(2)
+        .all(|part| part.parse::<u32>().is_ok());
+    let host = parts.next().filter(|host| !host.is_empty())?;
+    (are_numbers && rest.starts_with(" has failed to ")).then_some(host)
 }
 
 /// Reads the process ID of a line's writer: `E1129 16:33:27.4 18241 torch/…`. Source: torch/_logging/_internal.py

@@ -114,4 +114,8 @@ fn the_ranks_of_a_launcher_that_left_with_the_rendezvous_are_those_that_the_othe
         let found = report(&told(size, asked, gone));
         assert_eq!(found.ranks.terminated, "", "{size} {asked:?} {gone}");
     }
+    let two = told(1, &[21], "node2_18_0") + &shut_down("node3_18_0");
+    assert_eq!(report(&two).ranks.terminated, "");
+    let quiet = told(2, &[21], "node2_18_0").replace("[rank1]: ", "");
+    assert_eq!(report(&quiet).ranks.terminated, "");
 }

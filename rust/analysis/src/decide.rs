@@ -65,6 +65,13 @@ impl Attempt<'_> {
         self.outcomes.len() + self.missing.len()
     }
 
+    /// How many ranks there are, or, where a part of a log shows a few of an unknown number, these.
+    fn shown(&self) -> usize {
+        let found = self.outcomes.len();
+        let is_part = !self.job.is_counted && self.missing.len() > found;
+        if is_part { found } else { self.total() }
+    }
+
     pub(crate) fn victims(&self) -> usize {
         self.outcomes
             .values()
@@ -283,7 +290,8 @@ impl Attempt<'_> {
 
     /// The same failure on at least half of the ranks.
     fn uniform(&self, candidates: &[u32]) -> Option<Decision> {
-        let enough = |alike: &Vec<u32>| alike.len() >= 2 && alike.len() * 2 >= self.total();
+        let shown = self.shown();
+        let enough = |alike: &Vec<u32>| alike.len() >= 2 && alike.len() * 2 >= shown;
         let most = |groups: Groups| groups.into_values().max_by_key(Vec::len).filter(enough);
         let same = most(self.by_stack(candidates));
         let (alike, in_what) = match same {

@@ -47,10 +47,29 @@ impl Plain<'_> {
         known.copied().unwrap_or(number)
     }
 
+    /// Returns the host that the name of a line's process tells; the line's number from 1.
+    pub(crate) fn host(&self, number: usize) -> Option<String> {
+        let Whose::Process(index) = self.whose(number.checked_sub(1)?)? else {
+            return None;
+        };
+        let host = host_of_name(self.names.get(index as usize)?);
+        Some(host).filter(|host| !host.is_empty())
+    }
+
     /// Returns whose a line of the text is, counted from 0.
     pub(crate) fn whose(&self, index: usize) -> Option<Whose> {
         self.whose.get(index).copied().flatten()
     }
+}
+
+/// The host in the name of a process: the pod of `trainer-3/main`, the address of `RayTrainWorker pid=41, ip=10.0.0.2`.
+pub(crate) fn host_of_name(name: &str) -> String {
+    if let Some((_, address)) = name.split_once(", ip=") {
+        return address.to_owned();
+    }
+    let pod = name.split('/').next().unwrap_or(name);
+    let pod = Some(pod).filter(|pod| !pod.contains(" pid="));
+    pod.unwrap_or("").to_owned()
 }
 
 /// A longer line is no log's.

@@ -197,12 +197,14 @@ const FORMS: &[Form] = &[
     // process, whichever failed
     Form {
         literal: "exits with return code = ",
-        pattern: r"\] exits with return code = (-?\d+)",
+        // Source: pdsh(1), which puts the host before each line
+        pattern: r"^(?:([\w.-]+): \[[\d :,-]+\] )?.*\] exits with return code = (-?\d+)",
         read: |found| {
             Some(vec![(
                 Who::Unknown,
                 Said {
-                    status: found[1].parse().ok()?,
+                    status: found[2].parse().ok()?,
+                    host: found.get(1).map(|host| host.as_str().to_owned()),
                     ..Said::default()
                 },
             )])

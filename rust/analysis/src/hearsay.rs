@@ -7,7 +7,7 @@ use crate::outcome::Outcome;
 use crate::reported::{is_error, shows_class};
 use crate::schema::Confidence;
 use crate::traceback::{chain, has_start, is_headline, is_start, split};
-use crate::words::WAITS;
+use crate::words::is_wait;
 use std::path::{Path, PathBuf};
 
 /// A line that says what failed, and not whose it is.
@@ -53,7 +53,7 @@ pub(crate) fn last(text: &str) -> Option<(usize, &'static Rule)> {
             continue;
         }
         let judged = judged(line);
-        let waits = judged.is_some_and(|(_, rule)| rule.id == WAITS);
+        let waits = judged.is_some_and(|(_, rule)| is_wait(rule));
         let judged = judged.filter(|_| own == waiting || !waits);
         // What is told as an error, and no rule knows, ends a program where nothing follows it.
         let reported =
@@ -117,7 +117,7 @@ pub(crate) fn named_rank(text: &str) -> Option<u32> {
 
 /// Whether a line is a program's own, of the kind that follows what it survived.
 fn is_own(line: &str) -> bool {
-    !line.starts_with(' ') && !line.is_empty() && !is_teardown(line)
+    !line.starts_with(' ') && line.contains(char::is_alphanumeric) && !is_teardown(line)
 }
 
 /// Whether what stands in the lines before these may be the end of their log.
@@ -160,6 +160,7 @@ fn judged(line: &str) -> Option<(usize, &'static Rule)> {
         " has failed.",
         "Waiting in store based barrier",
         "GLOBAL_RANK: ",
+        "processes registered. Starting ",
         "stopping training",
         "Failed to modify QP",
         "MPI process",
@@ -356,8 +357,13 @@ mod tests {
     #[test]
     fn a_wait_is_told_where_nothing_follows_it() {
         let waits = "Waiting in store based barrier to initialize process group for rank: 0, key: x (world_size=2)\n".repeat(2);
-        assert_eq!(read(&waits), Some((1, WAITS)));
+        assert_eq!(read(&waits), Some((1, "store-barrier-waits")));
         assert_eq!(read(&format!("{waits}step 1\n")), None);
+        let met = format!(
+            "{waits}All distributed processes registered. Starting with 2 processes\n---\n"
+        );
+        assert_eq!(read(&met), Some((2, "all-registered")));
+        assert_eq!(read(&format!("{met}step 1\n")), None);
     }
 
     #[test]

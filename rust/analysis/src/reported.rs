@@ -3,7 +3,7 @@
 
 use crate::classify::{Role, Rule, rules};
 use crate::ending::is_teardown;
-use crate::words::WAITS;
+use crate::words::is_wait;
 use regex::Regex;
 use std::sync::LazyLock;
 
@@ -42,7 +42,7 @@ pub(crate) fn of(text: &str) -> Reported<'_> {
         match rule {
             Some(rule) if matches!(rule.role, Role::Collateral | Role::Timeout) => {
                 // That it waits is the end of a process only where it says nothing else.
-                if back > 2 + found.consequences || rule.id == WAITS {
+                if back > 2 + found.consequences || is_wait(rule) {
                     break;
                 }
                 found.consequences += 1;

@@ -103,14 +103,16 @@ impl Attempt<'_> {
             signalled.text.trim(),
             signalled.line
         )];
-        let interrupted = ["got signal: 2", "SIGINT", "Received 2 "]
-            .iter()
-            .any(|name| {
+        let by = |names: [&str; 3]| {
+            names.iter().any(|name| {
                 signalled.text.trim_end().ends_with(name)
                     || signalled.text.contains(&format!("{} ", name.trim_end()))
-            });
-        let rule = rules().by_id(if interrupted {
+            })
+        };
+        let rule = rules().by_id(if by(["got signal: 2", "SIGINT", "Received 2 "]) {
             "interrupted"
+        } else if by(["got signal: 1", "SIGHUP", "Received 1 "]) {
+            "hung-up"
         } else {
             "preempted"
         });
@@ -199,6 +201,15 @@ impl Attempt<'_> {
             // What its launcher ended because of another was there still as that one lost its peer.
             [rank] if others >= 2 && timeouts.is_empty() && self.was_there(rank) => {
                 self.lost_elsewhere(rank)
+            }
+            // Those that are behind may be the cause as well as one that is not shown.
+            [rank] if !self.job.is_counted && self.missing.contains(&rank) && self.is_uneven() => {
+                let decision = self.nobody(timeouts)?;
+                Some(Decision {
+                    confidence: Confidence::Low,
+                    suspects: suspects(&[rank]),
+                    ..decision
+                })
             }
             [rank] if others >= 2 && self.is_left_out(rank, others) => {
                 let mut reasons = vec![reason.clone()];

@@ -7,6 +7,7 @@ mod parts;
 
 use crate::assemble::{HostKey, Job, RankEvidence, Status};
 use crate::console::{Console, Label, Output};
+use crate::dress::host_of_name;
 use crate::hearsay::{Hearsay, named_rank};
 use crate::hosts;
 use crate::kept::Shared;
@@ -91,6 +92,12 @@ impl Job {
                     let path = &console.path;
                     self.add_words(attempt, rank, said.assumed, said.output, path, None);
                 }
+            }
+            // Where nothing else tells of ranks, a label that tells one of each host tells them apart.
+            if agents.is_empty() && self.attempts.is_empty() {
+                let apart = locals.drain(..);
+                let apart = apart.map(|(local, output)| (Label::Local(local), output));
+                console.ranks.extend(apart);
             }
             for (local, output) in locals {
                 lost += usize::from(!self.add_local_words(local, output, &console.path, &of_file));
@@ -290,6 +297,7 @@ impl Job {
         for rank in whose.into_iter().filter(|_| alike) {
             rank.set_words(&part, path, &shared);
             (rank.output_shared, rank.chorus) = (true, chorus);
+            rank.hear_among_others(&part);
         }
         found
     }
@@ -302,11 +310,12 @@ impl Job {
         let own = own::rank_of(&console, path);
         let names = console.names;
         let named = console.ranks.into_iter().filter_map(|(label, output)| {
-            let Label::Process(index) = label else {
-                return None;
+            let name = match label {
+                Label::Process(index) => names.get(index as usize).map_or("", String::as_str),
+                Label::Local(_) => "",
+                _ => return None,
             };
-            let name = names.get(index as usize).map(String::as_str);
-            Some((host_of_name(name.unwrap_or("")), output))
+            Some((host_of_name(name), output))
         });
         let all = named.chain([(String::new(), console.unlabelled)]);
         let all: Vec<(String, Output)> = all.filter(|(_, output)| output.speaks()).collect();
@@ -348,16 +357,6 @@ impl Job {
         }
         next
     }
-}
-
-/// The host in the name of a process: the pod of `trainer-3/main`, the address of `RayTrainWorker pid=41, ip=10.0.0.2`.
-fn host_of_name(name: &str) -> String {
-    if let Some((_, address)) = name.split_once(", ip=") {
-        return address.to_owned();
-    }
-    let pod = name.split('/').next().unwrap_or(name);
-    let pod = Some(pod).filter(|pod| !pod.contains(" pid="));
-    pod.unwrap_or("").to_owned()
 }
 
 /// Returns how many processes end in a text one after another by the same exception; 0 where that is not so.
@@ -418,9 +417,25 @@ impl RankEvidence {
 
     /// Whether a launcher saw it end, by whatever, in a log that has no words of its.
     fn is_silent_in(&self, path: &Path) -> bool {
-        let silent = self.record.is_none() && self.words.is_none();
+        let says_nothing = self.words.as_ref().is_none_or(|words| words.say_nothing());
+        let silent = self.record.is_none() && says_nothing;
         let ended = |status: &Status| status.value != 0 && status.log == path;
         silent && self.status.as_ref().is_some_and(ended)
+    }
+
+    /// Takes the only traceback in the words of several for the end of the one that left by an exception's status, also where
+    /// the others have a few words more.
+    fn hear_among_others(&mut self, output: &Output) {
+        const FEW: usize = 20;
+        let left = self.status.as_ref().is_some_and(|status| status.value == 1);
+        let Some(words) = self.words.as_mut().filter(|_| self.nameless && left) else {
+            return;
+        };
+        let is_last = matches!(words.after, Some(1..=FEW)) && words.last.is_none();
+        if words.finding.is_none() && is_last && !traceback::has_several(&output.text) {
+            words.take_passing(&output.text);
+            self.words_assumed = true;
+        }
     }
 
     fn set_words(&mut self, output: &Output, path: &Path, shared: &Shared) {

@@ -13,14 +13,14 @@ use crate::outcome::End;
 use crate::schema::Confidence;
 use memchr::{memmem, memrchr};
 use regex::Regex;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::LazyLock;
 
 /// Where a rank stood in one group.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub(crate) struct Place {
-    /// The collective that it waited in until it timed out: its number, operation and size.
-    waits: Option<(u64, String, u64)>,
+    /// The collective that it waited in until it timed out: its number, operation and size, which torch tells since 2.1.
+    waits: Option<(u64, String, Option<u64>)>,
     /// The last that it entered.
     enqueued: Option<u64>,
 }
@@ -42,7 +42,7 @@ pub(crate) fn places(text: &str) -> BTreeMap<String, Place> {
             .expect("a constant")
     });
     static WAITS: LazyLock<Regex> = LazyLock::new(|| {
-        Regex::new(r"Watchdog caught collective operation timeout: WorkNCCL\(SeqNum=(\d+), OpType=(\w+), (?:NumelIn|TensorShape)=\[?(\d+)")
+        Regex::new(r"Watchdog caught collective operation timeout: WorkNCCL\(SeqNum=(\d+), OpType=(\w+), (?:(?:NumelIn|TensorShape)=\[?(\d*)|Timeout)")
             .expect("a constant")
     });
     static ENQUEUED: LazyLock<Regex> =
@@ -67,8 +67,9 @@ pub(crate) fn places(text: &str) -> BTreeMap<String, Place> {
             .entry(group.map_or("", |group| group.as_str()).to_owned())
             .or_default();
         if let Some(waits) = waits
-            && let (Ok(number), Ok(size)) = (waits[1].parse(), waits[3].parse())
+            && let Ok(number) = waits[1].parse()
         {
+            let size = waits.get(3).and_then(|size| size.as_str().parse().ok());
             // The first is what it waited for; what it had entered after that waits for the same.
             place
                 .waits
@@ -114,6 +115,20 @@ impl Attempt<'_> {
             .or_else(|| self.together(&places, &name))
     }
 
+    /// Whether ranks of one group waited in collectives of different numbers.
+    pub(crate) fn is_uneven(&self) -> bool {
+        let mut numbers: BTreeMap<&str, BTreeSet<u64>> = BTreeMap::new();
+        let words = self
+            .outcomes
+            .values()
+            .filter_map(|it| it.evidence.words.as_ref());
+        for (group, place) in words.flat_map(|words| &words.places) {
+            let number = place.waits.as_ref().map(|(number, ..)| *number);
+            numbers.entry(group).or_default().extend(number);
+        }
+        numbers.values().any(|numbers| numbers.len() > 1)
+    }
+
     /// Ranks that waited in different collectives under one number.
     fn apart(&self, places: &BTreeMap<u32, Place>, group: &str) -> Option<Decision> {
         let mut by_number: BTreeMap<u64, BTreeMap<String, Vec<u32>>> = BTreeMap::new();
@@ -121,9 +136,9 @@ impl Attempt<'_> {
             let Some((number, operation, size)) = &place.waits else {
                 continue;
             };
-            let what = match EQUAL.contains(&operation.as_str()) {
-                true => format!("{operation} of {size}"),
-                false => operation.clone(),
+            let what = match size.filter(|_| EQUAL.contains(&operation.as_str())) {
+                Some(size) => format!("{operation} of {size}"),
+                None => operation.clone(),
             };
             let entered = by_number.entry(*number).or_default();
             entered.entry(what).or_default().push(rank);
@@ -244,7 +259,10 @@ mod tests {
     fn words_of_every_version_are_read() {
         let old = "[E ProcessGroupNCCL.cpp:475] [Rank 1] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=42, OpType=ALLREDUCE, NumelIn=7, NumelOut=7, Timeout(ms)=600000) ran for 600029 milliseconds before timing out.";
         let place = &places(old)[""];
-        assert_eq!(place.waits, Some((42, "ALLREDUCE".to_owned(), 7)));
+        assert_eq!(place.waits, Some((42, "ALLREDUCE".to_owned(), Some(7))));
+        let oldest = "[E ProcessGroupNCCL.cpp:828] [Rank 1] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=42, OpType=ALLREDUCE, Timeout(ms)=600000) ran for 600029 milliseconds before timing out.";
+        let place = &places(oldest)[""];
+        assert_eq!(place.waits, Some((42, "ALLREDUCE".to_owned(), None)));
         let new = "[rank1]:[E1129 16:33:27.4 ProcessGroupNCCL.cpp:685] [Rank 1] [PG ID 2 PG GUID 4(tp) Rank 0] Exception (either an error or timeout) detected by watchdog at work: 41, last enqueued NCCL work: 43, last completed NCCL work: 40.\n\
                    [rank1]:[E1129 16:33:27.4 ProcessGroupNCCL.cpp:685] [PG ID 0 PG GUID 0(default_pg) Rank 1]  failure detected by watchdog at work sequence id: 9 PG status: last enqueued work: 9, last completed work: 8";
         let found = places(new);

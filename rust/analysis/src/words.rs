@@ -117,6 +117,10 @@ impl Words {
         };
         let finding = finding.map(|finding| Finding {
             headline: begin(&finding.headline, MAX_TEXT).into(),
+            pointers: match &finding.pointers[..] {
+                [] if finding.rule.role == Role::Collateral => barriers_pointers(text),
+                _ => finding.pointers,
+            },
             ..finding
         });
         let says = |headline: &str| first_saying(text, headline).map(line);
@@ -164,6 +168,21 @@ impl Words {
     pub(crate) fn uncaught_cause(&self) -> Option<&Finding> {
         let finding = self.finding.as_ref();
         finding.filter(|it| it.rule.role == Role::Primary && !it.rule.generic)
+    }
+
+    /// Takes the last exception of the text that these are of for the end, though something follows it.
+    pub(crate) fn take_passing(&mut self, text: &str) {
+        let chain = traceback::chain(text);
+        if chain.iter().any(|raised| !raised.type_name.is_empty()) {
+            self.finding = Some(classify::texts(&chain, text));
+        }
+    }
+
+    /// Whether they are those of a program that goes on, with nothing that may be an end.
+    pub(crate) fn say_nothing(&self) -> bool {
+        let dies = self.fatal.is_some() || self.terminate.is_some() || self.left_thread;
+        let tells = self.last.is_some() || self.reported.is_some() || !self.places.is_empty();
+        !dies && !tells && self.chain.is_empty()
     }
 
     /// Returns the frames of the exception that a finding is about; of the outermost where that one has none.
@@ -240,6 +259,7 @@ fn rule_of_own(said: &str) -> &'static Rule {
 /// none where NCCL or torch is old. Source: nccl/src/include/checks.h, torch/csrc/distributed/c10d/NCCLUtils.cpp
 fn warned_cause(finding: &Finding, text: &str) -> Option<(usize, Finding)> {
     let said_before = match finding.rule.id.as_str() {
+        "nccl-cuda" if text.contains(NCCLS_LAST) => NCCLS_LAST,
         "nccl-cuda" | "nccl-system" | "nccl-internal" => "NCCL WARN ",
         "device-assert" => "checkForNaN: ",
         "init-timeout" | "rendezvous-unreachable" => "network addresses of (",
@@ -254,7 +274,8 @@ fn warned_cause(finding: &Finding, text: &str) -> Option<(usize, Finding)> {
     }
     let warnings = memmem::rfind_iter(text.as_bytes(), said_before);
     let mut causes = warnings.filter_map(|at| {
-        let said = text[at..].lines().next()?.trim();
+        let said = text[at..].trim_start_matches("Last error:\n");
+        let said = said.lines().next()?.trim();
         let rule = rules().by_text("", said, "")?;
         let is_cause = rule.role == Role::Primary && !rule.generic && !rule.job;
         is_cause.then_some((at, rule, said))
@@ -395,7 +416,15 @@ const BARRIERS_VICTIM: &str = "monitored-barrier-victim";
 const BARRIERS_LINES: usize = 3;
 
 /// The rule of a process that waits for others to start.
-pub(crate) const WAITS: &str = "store-barrier-waits";
+const WAITS: &str = "store-barrier-waits";
+
+/// The rule of processes that have all met, and say nothing after that.
+const ALL_MET: &str = "all-registered";
+
+/// Whether a rule tells something only where it is the last that is said.
+pub(crate) fn is_wait(rule: &Rule) -> bool {
+    [WAITS, ALL_MET].contains(&rule.id.as_str())
+}
 
 /// In their order, the rule of whatever ended NCCL's watchdog.
 const WATCHDOGS: &str = "";
@@ -409,6 +438,9 @@ const NCCL_OF_CUDA: &str = "nccl-cuda";
 /// Before that error. Source: nccl/src/include/checks.h, `CUDACHECK`
 const CUDA_FAILED: &[&str] = &["NCCL WARN Cuda failure ", "NCCL WARN HIP failure "];
 
+/// Before the last of its errors, which an exception of torch ends in. Source: torch/csrc/distributed/c10d/NCCLUtils.cpp
+const NCCLS_LAST: &str = "Last error:\nFailed to CUDA ";
+
 /// Before what ended it. Source: torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp, `ncclCommWatchdog`
 const WATCHDOG_ENDED: &str = "watchdog thread terminated with exception: ";
 
@@ -416,13 +448,21 @@ const WATCHDOG_ENDED: &str = "watchdog thread terminated with exception: ";
 fn waits(text: &str) -> Option<(&'static Rule, &str)> {
     let said = text.trim_end().lines().next_back()?.trim();
     let rule = rules().by_text("", said, "")?;
-    (rule.id == WAITS).then_some((rule, said))
+    is_wait(rule).then_some((rule, said))
 }
 
 /// Returns the rule of a victim's message that begins with a text and goes on with what it met.
 fn barriers_victim(text: &str) -> Option<&'static Rule> {
     let message: Vec<&str> = text.lines().take(BARRIERS_LINES).collect();
     rules().by_text("", &message.join("\n"), "")
+}
+
+/// Returns whom rank 0's monitored barrier let down, where that is told above the exception that a program made of it.
+fn barriers_pointers(text: &str) -> Vec<u32> {
+    const WORDS: &str = "successfully reached monitoredBarrier, but received errors";
+    let lines = text.lines().filter(|line| line.contains(WORDS));
+    let rule = rules().by_id(BARRIERS_VICTIM);
+    lines.flat_map(|line| rule.pointers(line)).collect()
 }
 
 /// What libraries printed before the process ended.

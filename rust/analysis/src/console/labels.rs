@@ -107,6 +107,11 @@ pub(super) fn watchdogs(line: &str) -> Option<Label> {
     let (before, rest) = line.split_once("ProcessGroupNCCL.cpp:")?;
     let rest = rest.split_once("] [Rank ")?.1;
     let number = rest.split_once("] ")?.0.parse().ok()?;
+    // A progress bar has no line of its own.
+    let own = before
+        .rfind("[E ")
+        .filter(|&at| before[..at].contains("%|"));
+    let before = &before[own.unwrap_or(0)..];
     let is_first = before.trim_start().starts_with('[') && before.len() < 60;
     (is_first && number < MAX_RANK && !rest.contains("[PG ")).then_some(Label::Rank(number))
 }

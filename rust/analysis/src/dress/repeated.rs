@@ -2,6 +2,7 @@
 //! tee and log collectors put it.
 
 use regex::Regex;
+use std::net::Ipv4Addr;
 
 /// How lines begin that have no margin of their own, and how the line after such a one does.
 const PAIRS: &[(&str, &str)] = &[
@@ -104,8 +105,9 @@ pub(super) fn host(margin: &str) -> Option<&str> {
         && name
             .chars()
             .all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.'));
+    let is_address = name.parse::<Ipv4Addr>().is_ok();
     let others = OTHERS.iter().any(|other| name.eq_ignore_ascii_case(other));
-    (is_name && !others).then_some(name)
+    (is_name && !others || is_address).then_some(name)
 }
 
 #[cfg(test)]

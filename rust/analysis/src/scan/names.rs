@@ -126,7 +126,9 @@ pub(crate) fn role(name: &OsStr) -> FileRole {
 
 /// `train.log`, and `train.log.1` of those who number them, before a second ending too: `log.run.1`.
 fn is_log(name: &str) -> bool {
-    const ENDINGS: [&str; 6] = ["log", "err", "out", "txt", "stderr", "stdout"];
+    const ENDINGS: [&str; 8] = [
+        "log", "err", "out", "txt", "stderr", "stdout", "error", "output",
+    ];
     let mut parts = name.rsplit('.');
     let mut last = parts.next().unwrap_or("");
     if is_number(last) {
@@ -254,6 +256,8 @@ mod tests {
             ("output.log.0", FileRole::Log),
             ("log.run.1", FileRole::Log),
             ("worker-1.stderr", FileRole::Log),
+            ("host_0.output", FileRole::Log),
+            ("output", FileRole::Other),
             ("train.o4711", FileRole::Log),
             ("4711.e", FileRole::Log),
             ("4711_3.o", FileRole::Log),

@@ -266,6 +266,7 @@ fn log(path: &Path, found: &mut Evidence) -> bool {
     }));
     found.exits.extend(exits.into_iter().map(|exit| Exit {
         line: number(exit.line),
+        host: exit.host.or_else(|| plain.host(exit.line)),
         ..exit
     }));
     let agents = agents.into_iter().map(|agent| agent.renumbered(number));

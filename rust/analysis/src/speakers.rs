@@ -93,12 +93,6 @@ impl Job {
                     self.add_words(attempt, rank, said.assumed, said.output, path, None);
                 }
             }
-            // Where nothing else tells of ranks, a label that tells one of each host tells them apart.
-            if agents.is_empty() && self.attempts.is_empty() {
-                let apart = locals.drain(..);
-                let apart = apart.map(|(local, output)| (Label::Local(local), output));
-                console.ranks.extend(apart);
-            }
             for (local, output) in locals {
                 lost += usize::from(!self.add_local_words(local, output, &console.path, &of_file));
             }
@@ -310,12 +304,11 @@ impl Job {
         let own = own::rank_of(&console, path);
         let names = console.names;
         let named = console.ranks.into_iter().filter_map(|(label, output)| {
-            let name = match label {
-                Label::Process(index) => names.get(index as usize).map_or("", String::as_str),
-                Label::Local(_) => "",
-                _ => return None,
+            let Label::Process(index) = label else {
+                return None;
             };
-            Some((host_of_name(name), output))
+            let name = names.get(index as usize).map(String::as_str);
+            Some((host_of_name(name.unwrap_or("")), output))
         });
         let all = named.chain([(String::new(), console.unlabelled)]);
         let all: Vec<(String, Output)> = all.filter(|(_, output)| output.speaks()).collect();

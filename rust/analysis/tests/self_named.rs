@@ -161,3 +161,172 @@ fn two_ranks_that_happen_to_be_shown_make_no_suspects_of_those_between() {
     assert_eq!((cause(&two).0, cause(&two).1), (None, "rendezvous_failed"));
     assert_eq!(two.suspects, []);
 }
+
+#[test]
+fn a_watchdogs_line_behind_a_progress_bar_is_its_ranks() {
+    let waits = |rank: u32, number: u32, operation: &str| {
+        format!(
+            "[E ProcessGroupNCCL.cpp:828] [Rank {rank}] Watchdog caught collective operation timeout: WorkNCCL(SeqNum={number}, OpType={operation}, Timeout(ms)=1800000) ran for 1807737 milliseconds before timing out.\n"
+        )
+    };
+    let bar = " 98%|█████████▊| 599/611 [01:50<00:01,  8.76it/s]";
+    let log = format!(
+        "{bar}{}{}{}{}",
+        waits(1, 1803, "ALLREDUCE"),
+        waits(2, 1803, "ALLGATHER"),
+        waits(0, 1803, "ALLREDUCE"),
+        waits(3, 1803, "ALLREDUCE")
+    );
+    let found = report(&[("train.log", log)]);
+    assert_eq!(
+        (cause(&found).0, cause(&found).1),
+        (None, "collective_mismatch")
+    );
+    assert_eq!(found.ranks.collateral, "0-3");
+    let suspects: Vec<_> = found.suspects.iter().map(|it| it.rank).collect();
+    assert_eq!(suspects, [2]);
+    // A rank that is not shown is no surer than those that are behind.
+    let uneven =
+        waits(2, 41, "ALLREDUCE") + &waits(3, 41, "ALLREDUCE") + &waits(1, 42, "ALLREDUCE");
+    let found = report(&[("train.log", uneven)]);
+    assert_eq!(cause(&found).0, None);
+    let even = waits(2, 41, "ALLREDUCE") + &waits(3, 41, "ALLREDUCE") + &waits(1, 41, "ALLREDUCE");
+    assert_eq!(cause(&report(&[("train.log", even)])).0, Some(0));
+}
+
+#[test]
+fn labels_of_local_ranks_tell_failures_apart_where_nothing_else_tells() {
+    let labelled = |local: u32, error: &str| -> String {
+        let text = format!("{STACK}{error}\n");
+        text.lines()
+            .map(|line| format!("[default{local}]:{line}\n"))
+            .collect()
+    };
+    let log = labelled(1, LOST) + &labelled(0, "ValueError: no such layer: 7");
+    let found = report(&[("host_0.output", log)]);
+    assert_eq!(cause(&found).1, "python_exception");
+    assert!(cause(&found).2 < Confidence::High);
+}
+
+#[test]
+fn a_part_of_a_log_in_which_all_fail_alike_names_nobody() {
+    let labelled = |rank: u32, error: &str| -> String {
+        let text = format!("{STACK}{error}\n");
+        text.lines()
+            .map(|line| format!("[rank{rank}]: {line}\n"))
+            .collect()
+    };
+    let assertion =
+        "AssertionError: num_layers should be divisible by pipeline_model_parallel_size";
+    let part = labelled(2, assertion) + &labelled(15, assertion);
+    assert_eq!(cause(&report(&[("slurm-1.out", part)])).0, None);
+    // With the number of the ranks known, two are few.
+    let job = Job::new("two-of-many");
+    job.write(
+        "slurm-1.out",
+        labelled(2, assertion) + &labelled(15, assertion),
+    );
+    let mut options = firstfault_analysis::Options::default();
+    options.world_size = Some(16);
+    let found =
+        firstfault_analysis::analyze(std::slice::from_ref(&job.0), &options).expect("a report");
+    assert_eq!(cause(&found).0, Some(2));
+}
+
+#[test]
+fn a_launcher_whose_terminal_is_closed_is_not_preempted() {
+    for (signal, number, category) in [
+        ("SIGHUP", 1, "launcher_terminated"),
+        ("SIGTERM", 15, "preempted"),
+        ("SIGINT", 2, "interrupted"),
+    ] {
+        let log = format!(
+            "W0416 15:47:02.118000 41 torch/distributed/elastic/agent/server/api.py:741] Received Signals.{signal} death signal, shutting down workers\n\
+             torch.distributed.elastic.multiprocessing.api.SignalException: Process 41 got signal: {number}\n"
+        );
+        assert_eq!(cause(&report(&[("nohup.out", log)])).1, category);
+    }
+}
+
+#[test]
+fn the_last_error_of_nccl_says_more_than_its_code() {
+    let text = format!(
+        "{STACK}torch.distributed.DistBackendError: NCCL error in: /p/NCCLUtils.cpp:94, unhandled cuda error (run with NCCL_DEBUG=INFO for details), NCCL version 2.27.5\nncclUnhandledCudaError: Call to CUDA function failed.\nLast error:\n"
+    );
+    let of = |last: &str| {
+        cause(&report(&[("train.log", format!("{text}{last}\n"))]))
+            .1
+            .to_owned()
+    };
+    assert_eq!(
+        of("Failed to CUDA calloc 6291456 bytes"),
+        "cuda_out_of_memory"
+    );
+    assert_eq!(of("Cuda failure 'invalid argument'"), "nccl_system_error");
+    let ray = format!(
+        "{STACK}ray.exceptions.RayTaskError(DistBackendError): ray::Actor.train() (pid=41, ip=10.0.0.3)\n  File \"/j/a.py\", line 3, in train\n    return f()\n{}",
+        &text[STACK.len()..]
+    );
+    let found = report(&[(
+        "train.log",
+        format!("{ray}Failed to CUDA calloc 6291456 bytes\n"),
+    )]);
+    assert_eq!(cause(&found).1, "cuda_out_of_memory");
+}
+
+#[test]
+fn a_launchers_status_is_explained_by_the_only_traceback_among_the_words_of_several() {
+    let left = "[2024-01-20 10:15:30,848] [INFO] [launch.py:315:sigkill_handler] Killing subprocess 41\n10.0.0.3: [2024-01-20 10:15:31,004] [ERROR] [launch.py:321:sigkill_handler] ['python', '-u', 't.py'] exits with return code = 1\n";
+    let port = "RuntimeError: The server socket has failed to bind to [::]:29700 (errno: 98 - Address already in use).";
+    let others = "[2024-01-20 10:15:29,822] [INFO] [comm.py:637:init_distributed] cdb=None\n";
+    let of = |words: &str| {
+        cause(&report(&[("server.log", format!("{words}{left}"))]))
+            .1
+            .to_owned()
+    };
+    assert_eq!(
+        of(&format!("{STACK}{port}\n{}", others.repeat(3))),
+        "port_in_use"
+    );
+    // What much follows was survived.
+    let long: String = (0..60)
+        .map(|step| format!("loading shard {step} of layer\n"))
+        .collect();
+    assert_eq!(
+        of(&format!("{STACK}{port}\n{long}")),
+        "exit_without_traceback"
+    );
+    let found = report(&[("server.log", left.to_owned())]);
+    assert_eq!(found.root_cause.expect("a cause").host, "10.0.0.3");
+}
+
+#[test]
+fn whom_a_barrier_let_down_is_told_above_the_programs_own_exception() {
+    let log = |rank: u32| {
+        let line = format!(
+            "[rank{rank}]:[E421 04:13:43.4 ProcessGroupGloo.cpp:143] Rank {rank} successfully reached monitoredBarrier, but received errors while waiting for send/recv from rank 5. Please check rank 5 logs for faulty rank.\n"
+        );
+        let error = format!(
+            "ValueError: TP rank {rank} could finish the model loading, but there are other ranks that didn't finish loading. It is likely due to unexpected failures (e.g., OOM) or a slow node."
+        );
+        line + &server(
+            &format!("[2025-04-21 04:13:43 TP{rank}] Scheduler hit an exception: "),
+            &error,
+        )
+    };
+    let found = report(&[("server.log", log(3) + &log(6))]);
+    assert_eq!(cause(&found).0, Some(5), "{:?}", found.root_cause);
+}
+
+#[test]
+fn a_rank_that_only_warned_takes_the_traceback_that_its_launcher_shows() {
+    let warned = "[rank0]:[W831 16:10:20.9 ProcessGroupNCCL.cpp:1250] Warning: WARNING: process group has NOT been destroyed before we destruct ProcessGroupNCCL.\n";
+    let spawned = format!(
+        "{STACK}torch.multiprocessing.spawn.ProcessRaisedException: \n\n-- Process 0 terminated with the following error:\n{STACK}ValueError: no such layer: 7\n"
+    );
+    let found = report(&[("train.log", format!("{warned}{spawned}"))]);
+    assert_eq!(
+        (cause(&found).0, cause(&found).1),
+        (Some(0), "python_exception")
+    );
+}

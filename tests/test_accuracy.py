@@ -13,7 +13,7 @@ HELD = [case for case in CASES if case.held]
 
 # How many held cases were wrong when last counted: in rank, host and category. Which
 # ones is nobody's business here, so that rules are not bent to fit them.
-HELD_MISSES = (7, 7, 39)
+HELD_MISSES = (6, 7, 46)
 HELD_WRONG_AT_HIGH = 0
 
 

@@ -30,6 +30,11 @@ pub(crate) struct HostFact {
 }
 
 impl HostFact {
+    /// Whether it tells that the whole job was ended, whatever its ranks did.
+    pub(crate) fn ends_job(&self) -> bool {
+        self.rule.job && self.rule.explains.is_empty()
+    }
+
     /// Returns where it stands, as `dmesg.txt:7`.
     pub(crate) fn source(&self) -> String {
         let name = self.path.file_name().unwrap_or_default();

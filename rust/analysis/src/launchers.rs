@@ -14,7 +14,10 @@ impl Job {
     pub(crate) fn add_agents(&mut self, agents: &[AgentLog], numbers: &Numbers) {
         let runs: BTreeSet<RunPath> = self.all_ranks().filter_map(run).collect();
         let mut by_pid = None;
-        for agent in agents {
+        // Those that tell their ranks come before one whose ranks are taken to be none of these.
+        let (told, untold): (Vec<&AgentLog>, Vec<&AgentLog>) =
+            agents.iter().partition(|agent| agent.base().is_some());
+        for agent in told.into_iter().chain(untold) {
             let last = u32::try_from(agent.failed.len().saturating_sub(1)).unwrap_or(0);
             let stated = agent
                 .entries

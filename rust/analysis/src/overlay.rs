@@ -47,7 +47,7 @@ impl Attempt<'_> {
                 .filter_map(|fact| Some((fact, self.fits(fact, outcome)?)))
                 .max_by_key(|(_, fit)| *fit)
         });
-        let ended = self.job.facts.iter().find(|fact| fact.rule.job);
+        let ended = self.job.facts.iter().find(|fact| fact.ends_job());
         if let Some((fact, fit)) = told {
             if fact.rule.category != decision.rule.category {
                 decision.rule = fact.rule;
@@ -87,7 +87,7 @@ impl Attempt<'_> {
     /// The scheduler ended the job, and no rank failed by itself before.
     fn by_scheduler(&self, decision: &Decision) -> Option<Decision> {
         let mut facts = self.job.facts.iter();
-        let fact = facts.find(|fact| fact.rule.job && fact.rest < LAST_LINES)?;
+        let fact = facts.find(|fact| fact.ends_job() && fact.rest < LAST_LINES)?;
         // Ranks that lost a peer, or waited for one, tell of something that came before.
         let is_lost = fact.rule.category == "host_lost";
         if !is_lost && self.victims() > 0 || !self.job.dumps.is_empty() {
@@ -181,6 +181,13 @@ impl Attempt<'_> {
         let rule = &outcome.finding.as_ref()?.rule;
         if !fact.rule.explains.contains(&rule.category) {
             return None;
+        }
+        // A step of which nothing ran leaves by the number of that error, or as a shell does, and has said nothing.
+        if fact.rule.job {
+            let status = outcome.evidence.status.as_ref().map(|status| status.value);
+            if !matches!(status, Some(2 | 13 | 126 | 127)) || outcome.evidence.words.is_some() {
+                return None;
+            }
         }
         // A line of another day is of another job.
         let failed = outcome.time_ns.map(month_and_day);

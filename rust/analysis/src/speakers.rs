@@ -344,7 +344,7 @@ impl Job {
         for (number, (host, output)) in (first..next).zip(voices) {
             let rank = named.unwrap_or(number);
             let evidence = self.rank(0, rank, None, HostKey::Name(host));
-            (evidence.nameless, evidence.assumed) = (named.is_none(), own.is_none());
+            (evidence.nameless, evidence.assumed) = (named.is_none(), true);
             evidence.set_words(&output, path, &shared);
             evidence.output_shared = true;
         }

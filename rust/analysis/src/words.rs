@@ -259,8 +259,8 @@ fn rule_of_own(said: &str) -> &'static Rule {
 /// none where NCCL or torch is old. Source: nccl/src/include/checks.h, torch/csrc/distributed/c10d/NCCLUtils.cpp
 fn warned_cause(finding: &Finding, text: &str) -> Option<(usize, Finding)> {
     let said_before = match finding.rule.id.as_str() {
-        "nccl-cuda" if text.contains(NCCLS_LAST) => NCCLS_LAST,
-        "nccl-cuda" | "nccl-system" | "nccl-internal" => "NCCL WARN ",
+        "nccl-cuda" if text.contains(NCCLS_LAST) && !text.contains("NCCL WARN ") => NCCLS_LAST,
+        "nccl-cuda" | "nccl-allocation" | "nccl-system" | "nccl-internal" => "NCCL WARN ",
         "device-assert" => "checkForNaN: ",
         "init-timeout" | "rendezvous-unreachable" => "network addresses of (",
         _ => return None,
@@ -277,7 +277,8 @@ fn warned_cause(finding: &Finding, text: &str) -> Option<(usize, Finding)> {
         let said = text[at..].trim_start_matches("Last error:\n");
         let said = said.lines().next()?.trim();
         let rule = rules().by_text("", said, "")?;
-        let is_cause = rule.role == Role::Primary && !rule.generic && !rule.job;
+        let is_cause = rule.role == Role::Primary || said_before == NCCLS_LAST;
+        let is_cause = is_cause && !rule.generic && !rule.job;
         is_cause.then_some((at, rule, said))
     });
     let (at, rule, said) = causes.next()?;

@@ -73,6 +73,21 @@ fn a_worker_fails_once_and_what_fails_again_is_anothers() {
 }
 
 #[test]
+fn who_asked_a_worker_of_that_number_to_end_is_not_who_saw_it_fail() {
+    let crashed = failed(41).replace("exitcode: 1", "exitcode: -11");
+    // The first launcher's end is cut off; the victim's own worker 41 was asked to end.
+    let console = waited(&[1]).replace("rank1", "rank0")
+        + &closing(42)
+        + &crashed
+        + &closing(41)
+        + &failed(42)
+        + &summary(0, 2, 42);
+    let found = report(&console);
+    assert_eq!((cause(&found).0, cause(&found).1), (None, "segfault"));
+    assert!(cause(&found).2 < Confidence::High);
+}
+
+#[test]
 fn the_ranks_of_a_launcher_that_left_with_the_rendezvous_are_those_that_the_others_leave() {
     let told = |size: u32, asked: &[u32], gone: &str| {
         let closings: String = asked.iter().map(|pid| closing(*pid)).collect();

@@ -87,12 +87,19 @@ fn a_process_that_gives_itself_a_rank_has_it() {
     let read = "tarfile.ReadError: ('unexpected end of data', {'__url__': 'a.tar', '__rank__': '(18, 32)'})";
     let value = "ValueError: no such layer: 7";
     for (name, before, error, expected) in [
-        ("worker.log", added(3), value, Some(3)),
+        ("worker-3.log", added(3), value, Some(3)),
         ("worker-5.log", step(5), value, Some(5)),
         ("worker-1.log", String::new(), read, Some(18)),
         // The first may be the only one that logs, others may be named, and a name alone may be a host's.
-        ("worker.log", added(0), value, None),
-        ("worker.log", added(3) + &added(2), value, None),
+        ("worker-0.log", added(0), value, None),
+        ("worker-3.log", added(3) + &added(2), value, None),
+        ("worker-1.log", added(4), value, None),
+        (
+            "worker-5.log",
+            step(5).replace("rank", "node_rank="),
+            value,
+            None,
+        ),
         ("worker-5.log", step(5) + &step(4), value, None),
         ("worker-5.log", step(6), value, None),
         ("node-5.log", step(5), value, None),
@@ -129,6 +136,14 @@ fn a_step_whose_program_is_not_there_has_no_culprit() {
         format!("{missing}{missing}{}", ended("tasks 0-1")),
     )]);
     assert_eq!((cause(&all).0, cause(&all).1), (None, "missing_file"));
+    // A step before the one that ran, and failed by something else.
+    let later = "epoch 1 step 100 loss 2.3\nsrun: error: node1: task 2: Killed\n";
+    let before = report(&[("slurm-1.out", format!("{missing}{later}"))]);
+    assert_eq!(
+        (cause(&before).0, cause(&before).1),
+        (Some(2), "killed_unknown")
+    );
+    assert!(cause(&before).2 < Confidence::High);
     // One host lacks it.
     let log = format!(
         "{missing}{}slurmstepd: error: *** STEP 1.0 ON node0 CANCELLED AT 2026-11-29T10:00:00 ***\nsrun: error: node0: task 0: Terminated\n",
@@ -185,6 +200,12 @@ fn a_watchdogs_line_behind_a_progress_bar_is_its_ranks() {
     assert_eq!(found.ranks.collateral, "0-3");
     let suspects: Vec<_> = found.suspects.iter().map(|it| it.rank).collect();
     assert_eq!(suspects, [2]);
+    // A pair's two operations are no mismatch.
+    let pair = waits(0, 901, "SEND") + &waits(1, 901, "RECV");
+    assert_ne!(
+        cause(&report(&[("train.log", pair)])).1,
+        "collective_mismatch"
+    );
     // A rank that is not shown is no surer than those that are behind.
     let uneven =
         waits(2, 41, "ALLREDUCE") + &waits(3, 41, "ALLREDUCE") + &waits(1, 42, "ALLREDUCE");
@@ -263,6 +284,20 @@ fn the_last_error_of_nccl_says_more_than_its_code() {
         "cuda_out_of_memory"
     );
     assert_eq!(of("Cuda failure 'invalid argument'"), "nccl_system_error");
+    // So little is not what lacked, and NCCL's warning says more.
+    assert_eq!(
+        of("Failed to CUDA calloc async 608 bytes"),
+        "nccl_system_error"
+    );
+    let alike: String = (0..4)
+        .map(|rank| {
+            let text = format!("{text}Failed to CUDA calloc 6291456 bytes\n");
+            text.lines()
+                .map(|line| format!("[rank{rank}]: {line}\n"))
+                .collect::<String>()
+        })
+        .collect();
+    assert!(cause(&report(&[("train.log", alike)])).2 < Confidence::High);
     let ray = format!(
         "{STACK}ray.exceptions.RayTaskError(DistBackendError): ray::Actor.train() (pid=41, ip=10.0.0.3)\n  File \"/j/a.py\", line 3, in train\n    return f()\n{}",
         &text[STACK.len()..]

@@ -87,16 +87,16 @@ impl Writers {
         }
         // In containers all launchers are process 1: the workers tell them apart.
         let own: Vec<u32> = entries.iter().filter_map(|entry| entry.pid).collect();
-        let summed: Vec<u32> = known.entries.iter().filter_map(|entry| entry.pid).collect();
         // A worker fails once: what has its number and fails again is of another launcher, and a third of one more.
-        let mut times: HashMap<u32, usize> = HashMap::new();
+        let mut times: HashMap<(u32, u32, i64), usize> = HashMap::new();
         let is_its = |failed: &mut Failed| {
             let Some(pid) = failed.pid else {
                 return false;
             };
-            let times = times.entry(pid).or_default();
+            let key = (pid, failed.local_rank, failed.status);
+            let times = times.entry(key).or_default();
             *times += 1;
-            let is_others = own.contains(&pid) && !summed.contains(&pid);
+            let is_others = failed.is_among(&entries) && !failed.is_among(&known.entries);
             *times == if is_others { 1 } else { 2 }
         };
         let failed: Vec<Failed> = known.failed.extract_if(.., is_its).collect();
@@ -123,6 +123,17 @@ impl Writers {
             let log = &mut self.logs[at];
             let summed: HashSet<u32> = log.entries.iter().filter_map(|entry| entry.pid).collect();
             let is_summed = |failed: &Failed| failed.pid.is_some_and(|pid| summed.contains(&pid));
+            // What ended otherwise than a worker of its number that is summed up is another's as well.
+            let is_others =
+                |failed: &mut Failed| is_summed(failed) && !failed.is_among(&log.entries);
+            let others: Vec<Failed> = log.failed.extract_if(.., is_others).collect();
+            for failed in others {
+                self.add(AgentLog {
+                    failed: vec![failed],
+                    ..AgentLog::default()
+                });
+            }
+            let log = &mut self.logs[at];
             if let Some(last) = log.failed.iter().rposition(is_summed)
                 && last + 1 < log.failed.len()
             {
@@ -177,7 +188,7 @@ impl Writers {
 
     /// Returns the first launcher that spoke of one of a summary's workers; that of all, where there is only one.
     fn whose(&self, summary: &[Entry]) -> Option<usize> {
-        let pids = summary.iter().filter_map(|entry| entry.pid);
+        let pids = || summary.iter().filter_map(|entry| entry.pid);
         // What was said of a worker may have been given to another since.
         let still = |pid: u32| {
             let spoke = move |&at: &usize| {
@@ -187,8 +198,14 @@ impl Writers {
             let launchers = self.by_worker.get(&pid).into_iter().flatten();
             launchers.copied().filter(spoke)
         };
+        // Of several the one that saw such a worker end so.
+        let saw = |at: &usize| {
+            let mut failed = self.logs[*at].failed.iter();
+            failed.any(|failed| failed.is_among(summary))
+        };
         let alone = (self.logs.len() == 1).then_some(0);
-        pids.flat_map(still).min().or(alone)
+        let saw = pids().flat_map(still).filter(saw).min();
+        saw.or_else(|| pids().flat_map(still).min()).or(alone)
     }
 }
 
@@ -198,6 +215,17 @@ impl AgentLog {
     fn is_of_another(&self, known: &Self) -> bool {
         let has_failed = |pid: &u32| known.failed.iter().any(|failed| failed.pid == Some(*pid));
         self.closed.iter().any(has_failed)
+    }
+}
+
+impl Failed {
+    /// Whether it is the end of a worker that some entries of a summary tell of.
+    fn is_among(&self, entries: &[Entry]) -> bool {
+        let is_it = |entry: &Entry| {
+            let same = (entry.pid, entry.local_rank) == (self.pid, self.local_rank);
+            same && entry.status.is_none_or(|status| status == self.status)
+        };
+        self.pid.is_some() && entries.iter().any(is_it)
     }
 }
 

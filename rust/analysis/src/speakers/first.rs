@@ -58,7 +58,16 @@ pub(crate) fn rank_of_line(line: &str) -> Option<u32> {
     static RANK: LazyLock<Regex> = LazyLock::new(|| {
         Regex::new(r"(?i)(?:\b|_)rank[ =:#_]{0,2}(\d{1,7})\b").expect("it is tested")
     });
-    RANK.captures(line)?.get(1)?.as_str().parse().ok()
+    let found = RANK.captures(line)?;
+    // Those of hosts, groups and roles number something else.
+    const OTHERS: [&str; 5] = ["node", "group", "local", "role", "machine"];
+    let before = line[..found.get(0)?.start()].trim_end_matches(['_', ' ', '-']);
+    let is_others = OTHERS.iter().any(|other| {
+        let at = before.len().checked_sub(other.len());
+        let end = at.and_then(|at| before.get(at..));
+        end.is_some_and(|end| end.eq_ignore_ascii_case(other))
+    });
+    found.get(1)?.as_str().parse().ok().filter(|_| !is_others)
 }
 
 /// Returns the part of an output that tells of a failure, where all the rest tells of peers that others of these workers

@@ -17,9 +17,14 @@ pub(super) fn rank_of(console: &Console, path: &Path) -> Option<u32> {
         return None;
     }
     let of_reader = || only(text.lines().filter_map(rank_of_reader));
-    let of_store = || only(text.lines().filter_map(rank_of_store)).filter(|&rank| rank > 0);
+    let number = || numbered::of_worker(path).filter(|&number| number > 0);
+    // One of a host's ranks alone may log what all do.
+    let of_store = || {
+        let rank = only(text.lines().filter_map(rank_of_store))?;
+        number().filter(|&number| number == rank)
+    };
     let of_name = || {
-        let number = numbered::of_worker(path).filter(|&number| number > 0)?;
+        let number = number()?;
         let mut named = text.lines().filter_map(rank_of_line);
         let said = named.by_ref().take(LEAST).filter(|&named| named == number);
         (said.count() == LEAST && named.all(|named| named == number)).then_some(number)

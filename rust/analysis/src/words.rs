@@ -461,8 +461,13 @@ fn barriers_victim(text: &str) -> Option<&'static Rule> {
 /// Returns whom rank 0's monitored barrier let down, where that is told above the exception that a program made of it.
 fn barriers_pointers(text: &str) -> Vec<u32> {
     const WORDS: &str = "successfully reached monitoredBarrier, but received errors";
-    let lines = text.lines().filter(|line| line.contains(WORDS));
     let rule = rules().by_id(BARRIERS_VICTIM);
+    // Outputs are long, and few have such a line.
+    let all = memmem::find_iter(text.as_bytes(), WORDS);
+    let lines = all.filter_map(|at| {
+        let start = memrchr(b'\n', &text.as_bytes()[..at]).map_or(0, |newline| newline + 1);
+        text[start..].lines().next()
+    });
     lines.flat_map(|line| rule.pointers(line)).collect()
 }
 

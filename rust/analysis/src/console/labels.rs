@@ -240,9 +240,14 @@ pub(super) fn heads(line: &str) -> Option<Label> {
         ];
         forms.map(|form| Regex::new(form).expect("a constant"))
     });
-    const WORDS: [&str; 2] = [" TP", " - Rank["];
-    let form = WORDS.iter().position(|words| line.contains(words))?;
-    let found = HEADS[form].captures(line.trim_end())?;
+    // Of millions of lines few begin or end so.
+    let line = line.trim_end();
+    let form = match line.strip_suffix(crate::traceback::START) {
+        Some(before) if before.starts_with('[') => 0,
+        None if line.ends_with("] failed.") => 1,
+        _ => return None,
+    };
+    let found = HEADS[form].captures(line)?;
     let is_first_stage = found
         .name("stage")
         .is_none_or(|stage| stage.as_str() == "0");

@@ -16,12 +16,16 @@ pub(super) fn rank_of(console: &Console, path: &Path) -> Option<u32> {
     if !console.ranks.is_empty() {
         return None;
     }
-    let of_reader = || only(text.lines().filter_map(rank_of_reader));
+    let has = |words: &str| memchr::memmem::find(text.as_bytes(), words.as_bytes()).is_some();
+    let of_reader = || {
+        let ranks = has("'__rank__'").then(|| only(text.lines().filter_map(rank_of_reader)));
+        ranks.flatten()
+    };
     let number = || numbered::of_worker(path).filter(|&number| number > 0);
     // One of a host's ranks alone may log what all do.
     let of_store = || {
-        let rank = only(text.lines().filter_map(rank_of_store))?;
-        number().filter(|&number| number == rank)
+        let number = number().filter(|_| has("Added key: store_based_barrier_key:"))?;
+        only(text.lines().filter_map(rank_of_store)).filter(|&rank| rank == number)
     };
     let of_name = || {
         let number = number()?;

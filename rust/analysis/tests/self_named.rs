@@ -22,6 +22,13 @@ fn server(head: &str, error: &str) -> String {
     format!("{head}{STACK}{error}\n\n")
 }
 
+fn labelled(label: &str, error: &str) -> String {
+    let text = format!("{STACK}{error}\n");
+    text.lines()
+        .map(|line| format!("{label}{line}\n"))
+        .collect()
+}
+
 #[test]
 fn the_head_of_a_traceback_tells_whose_it_is() {
     let of_tp = |margin: &str, error: &str| {
@@ -166,13 +173,10 @@ fn a_host_says_why_no_daemon_began() {
 #[test]
 fn two_ranks_that_happen_to_be_shown_make_no_suspects_of_those_between() {
     let mesh = "RuntimeError: Gloo connectFullMesh failed with [/g/pair.cc:144] no error";
-    let lines = |rank: u32| -> String {
-        let text = format!("{STACK}{mesh}\n");
-        text.lines()
-            .map(|line| format!("[rank{rank}]: {line}\n"))
-            .collect()
-    };
-    let two = report(&[("paste.txt", lines(0) + &lines(3))]);
+    let two = report(&[(
+        "paste.txt",
+        labelled("[rank0]: ", mesh) + &labelled("[rank3]: ", mesh),
+    )]);
     assert_eq!((cause(&two).0, cause(&two).1), (None, "rendezvous_failed"));
     assert_eq!(two.suspects, []);
 }
@@ -217,13 +221,8 @@ fn a_watchdogs_line_behind_a_progress_bar_is_its_ranks() {
 
 #[test]
 fn labels_of_local_ranks_tell_failures_apart_where_nothing_else_tells() {
-    let labelled = |local: u32, error: &str| -> String {
-        let text = format!("{STACK}{error}\n");
-        text.lines()
-            .map(|line| format!("[default{local}]:{line}\n"))
-            .collect()
-    };
-    let log = labelled(1, LOST) + &labelled(0, "ValueError: no such layer: 7");
+    let log =
+        labelled("[default1]:", LOST) + &labelled("[default0]:", "ValueError: no such layer: 7");
     let found = report(&[("host_0.output", log)]);
     assert_eq!(cause(&found).1, "python_exception");
     assert!(cause(&found).2 < Confidence::High);
@@ -231,21 +230,15 @@ fn labels_of_local_ranks_tell_failures_apart_where_nothing_else_tells() {
 
 #[test]
 fn a_part_of_a_log_in_which_all_fail_alike_names_nobody() {
-    let labelled = |rank: u32, error: &str| -> String {
-        let text = format!("{STACK}{error}\n");
-        text.lines()
-            .map(|line| format!("[rank{rank}]: {line}\n"))
-            .collect()
-    };
     let assertion =
         "AssertionError: num_layers should be divisible by pipeline_model_parallel_size";
-    let part = labelled(2, assertion) + &labelled(15, assertion);
+    let part = labelled("[rank2]: ", assertion) + &labelled("[rank15]: ", assertion);
     assert_eq!(cause(&report(&[("slurm-1.out", part)])).0, None);
     // With the number of the ranks known, two are few.
     let job = Job::new("two-of-many");
     job.write(
         "slurm-1.out",
-        labelled(2, assertion) + &labelled(15, assertion),
+        labelled("[rank2]: ", assertion) + &labelled("[rank15]: ", assertion),
     );
     let mut options = firstfault_analysis::Options::default();
     options.world_size = Some(16);

@@ -258,7 +258,8 @@ pub(super) fn heads(line: &str) -> Option<Label> {
     is_first_stage.then_some(Label::Rank(number))
 }
 
-/// Whether a line begins with a time, or with the margin of a server without one, as a logger's do and those of a traceback without a label do not.
+/// Whether a line begins with a time, or with the margin of a server without one, as a logger's do; those of a traceback
+/// do not.
 pub(super) fn is_stamped(line: &str) -> bool {
     let line = line.strip_prefix('[').unwrap_or(line);
     let digits = line.bytes().take_while(u8::is_ascii_digit).count();

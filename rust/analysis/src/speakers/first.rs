@@ -53,7 +53,7 @@ fn rank_of_margin(line: &str) -> Option<u32> {
     begins.then(|| rank_of_line(text)).flatten()
 }
 
-/// Reads the first rank that a line names: `GLOBAL_RANK: 1`, `rank 1 of 3`.
+/// Reads the first rank that a line names: `GLOBAL_RANK: 1`, `rank 1 of 3`; not `node_rank=1`.
 pub(crate) fn rank_of_line(line: &str) -> Option<u32> {
     static RANK: LazyLock<Regex> = LazyLock::new(|| {
         Regex::new(r"(?i)(?:\b|_)rank[ =:#_]{0,2}(\d{1,7})\b").expect("it is tested")
